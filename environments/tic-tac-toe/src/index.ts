@@ -1,1 +1,5 @@
-export {}
+export * as Baselines from "./baselines.ts"
+export { draw, TicTacToe } from "./environment.ts"
+export { TicTacToeDigits } from "./digits.ts"
+export * as Players from "./players.ts"
+export * as Rules from "./rules.ts"

@@ -1,57 +1,64 @@
 /**
- * Rewards: a sum type, `Scored` or `Unscored`. Only `Scored` can reach a train request, by type; a reward that could not
- * be worked out is never turned into 0.
+ * Reward terms: what an environment declares. Their values and the total are in `reward-value.ts` and are exported from
+ * here too, so that `Reward` is one namespace.
  */
-import { Schema } from "effect"
+import type { Effect } from "effect"
+import type { Group } from "./group.ts"
+import type { Unscored } from "./reward-value.ts"
 
-/** A reward term of an environment: its bounds (checked on every episode) and its weight in the total. */
-export interface Term {
+export { InvalidReward, Reward, Scored, Unscored, UnscoredReason } from "./reward-value.ts"
+
+interface Bounds {
   readonly minimum: number
   readonly maximum: number
+  /** Multiplies the term in the total; 0 makes it a metric only. */
   readonly weight: number
 }
 
-/** Declares a term whose value lies in `[minimum, maximum]`; `weight` multiplies it in the total (default 1, 0 = metric only). */
-export const between = (minimum: number, maximum: number, options?: { readonly weight?: number }): Term => ({
-  minimum,
-  maximum,
-  weight: options?.weight ?? 1
-})
-
-export const Scored = Schema.TaggedStruct("Scored", {
-  /** Sum of weight x term, turn rewards included. */
-  total: Schema.Finite,
-  /** The value of each named term, before its weight. */
-  terms: Schema.Record(Schema.String, Schema.Finite)
-})
-export type Scored = typeof Scored.Type
-
-/** Why a trajectory has no reward. */
-export const UnscoredReason = Schema.Literals([
-  "invalid_reward",
-  "reward_timeout",
-  "reward_error",
-  "judge_failed",
-  "environment_error",
-  "infrastructure",
-  "interrupted"
-])
-export type UnscoredReason = typeof UnscoredReason.Type
-
-export const Unscored = Schema.TaggedStruct("Unscored", { reason: UnscoredReason, detail: Schema.String })
-export type Unscored = typeof Unscored.Type
-
-export const Reward = Schema.Union([Scored, Unscored])
-export type Reward = typeof Reward.Type
-
-/** A reward term that is not a finite number in its bounds. `undefined`, strings, booleans and bigints are never coerced. */
-export class InvalidReward extends Schema.TaggedError<InvalidReward>()("InvalidReward", {
-  trajectory: Schema.String,
-  term: Schema.String,
-  value: Schema.String,
-  expected: Schema.String
-}) {
-  override get message() {
-    return `Reward term "${this.term}" of ${this.trajectory} is ${this.value}; expected ${this.expected}.`
-  }
+/** A term of the whole episode. */
+export interface Term extends Bounds {
+  readonly kind: "episode"
 }
+
+/** A term of each turn: the sum of `discount^k` times its value at turn k is a part of the trajectory's reward. */
+export interface TurnTerm extends Bounds {
+  readonly kind: "turn"
+  readonly discount: number
+}
+
+/** A term that looks at the whole group: one value per trajectory, in order, or a reason why there is none. */
+export interface GroupTerm<R> extends Bounds {
+  readonly kind: "group"
+  readonly score: (group: Group) => Effect.Effect<ReadonlyArray<number> | Unscored, unknown, R>
+}
+
+// oxlint-disable-next-line no-explicit-any -- any requirements
+export type AnyTerm = Term | TurnTerm | GroupTerm<any>
+
+const bounds = (minimum: number, maximum: number, options: { readonly weight?: number } | undefined): Bounds => {
+  if (!(minimum < maximum) || !Number.isFinite(minimum) || !Number.isFinite(maximum)) {
+    throw new RangeError(`Reward bounds must be finite with minimum < maximum, got [${minimum}, ${maximum}]`)
+  }
+  return { minimum, maximum, weight: options?.weight ?? 1 }
+}
+
+/** An episode term whose value lies in `[minimum, maximum]`; `weight` multiplies it in the total (default 1). */
+export const between = (minimum: number, maximum: number, options?: { readonly weight?: number }): Term => ({
+  kind: "episode",
+  ...bounds(minimum, maximum, options)
+})
+
+/** A turn term whose value lies in `[minimum, maximum]` at every turn; `discount` (default 1) is per turn of the seat. */
+export const perTurn = (
+  minimum: number,
+  maximum: number,
+  options?: { readonly weight?: number; readonly discount?: number }
+): TurnTerm => ({ kind: "turn", ...bounds(minimum, maximum, options), discount: options?.discount ?? 1 })
+
+/** A group term: `score` sees all trajectories of a group and gives each a value in `[minimum, maximum]`. */
+export const group = <R = never>(
+  minimum: number,
+  maximum: number,
+  options: { readonly weight?: number; readonly score: GroupTerm<R>["score"] }
+): GroupTerm<R> => ({ kind: "group", ...bounds(minimum, maximum, options), score: options.score })
+

@@ -4,7 +4,7 @@
  */
 import { Schema } from "effect"
 import { Exchange } from "./exchange.ts"
-import { Reward, Scored } from "./reward.ts"
+import { Reward, Scored } from "./reward-value.ts"
 import { StopReason } from "./stop-reason.ts"
 
 /** Whose fault a failure was; each kind has a budget of its own. */

@@ -1,1 +1,9 @@
-export {}
+export * as Action from "./action.ts"
+export * as Environment from "./environment.ts"
+export * as Scenario from "./scenario.ts"
+export type { Limits } from "./limits.ts"
+export { rollOut, type RolloutOptions } from "./rollout.ts"
+export { checkDeclaration, InvalidEnvironment } from "./check-declaration.ts"
+export { type EvaluateOptions, type Evaluation, evaluateEnvironment } from "./evaluate-environment.ts"
+export { trainEnvironment } from "./train-environment.ts"
+export { InvalidOption, type TrainingOptions } from "./training-options.ts"

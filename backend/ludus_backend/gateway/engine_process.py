@@ -1,0 +1,94 @@
+"""Starting and stopping the engine process: what it may see of our environment, and that nothing of it stays behind."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+STOP_SECONDS = 2.0
+"""Between SIGTERM and SIGKILL."""
+
+_POLL_SECONDS = 0.05
+
+_LONGEST_LINE = 1 << 30
+"""Bytes: a train request with all its ids travels as one line."""
+
+_PASSED = {"PATH", "HOME", "LANG", "TMPDIR", "VIRTUAL_ENV", "PYTHONPATH", "SSL_CERT_FILE", "SSL_CERT_DIR", "CUDA_VISIBLE_DEVICES"}
+_PASSED_PREFIXES = ("XDG_", "LUDUS_", "HF_", "LC_", "OMP_", "MKL_")
+_PROXIES = {"http_proxy", "https_proxy", "no_proxy", "all_proxy"}
+
+_MALLOC = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": "100000000000", "MALLOC_TOP_PAD_": "1000000000"}
+"""glibc keeps freed pages: first-touch page faults cost seconds of every update (11.8 s became 8.9 s when measured)."""
+
+
+@dataclass(frozen=True)
+class EngineCommand:
+    """How an engine is started. ``secret``: name of the environment variable that must not reach it."""
+
+    arguments: tuple[str, ...]
+    secret: str | None = None
+
+    @classmethod
+    def embedded(cls, state: Path, threads: int | None, secret: str | None) -> EngineCommand:
+        arguments = [sys.executable, "-m", "ludus_backend.engine", "--state", str(state)]
+        return cls((*arguments, *(["--threads", str(threads)] if threads is not None else [])), secret)
+
+
+def engine_environment(
+    ours: Mapping[str, str], *, secret: str | None, allow_downloads: bool
+) -> dict[str, str]:
+    """The engine's whole environment: what it needs by name, never the bearer token or unrelated keys.
+
+    Downloads from the Hugging Face hub are off unless a base model was asked for from there.
+    """
+    passed = {
+        name: value
+        for name, value in ours.items()
+        if name != secret
+        and (name in _PASSED or name.lower() in _PROXIES or name.startswith(_PASSED_PREFIXES))
+    }
+    if not allow_downloads:
+        passed["HF_HUB_OFFLINE"] = "1"
+    package_root = str(Path(__file__).resolve().parents[2])
+    passed["PYTHONPATH"] = os.pathsep.join(filter(None, [package_root, passed.get("PYTHONPATH")]))
+    return {**passed, **_MALLOC, "TOKENIZERS_PARALLELISM": "false", "PYTHONUNBUFFERED": "1"}
+
+
+async def start_engine(command: EngineCommand, *, allow_downloads: bool) -> asyncio.subprocess.Process:
+    """Starts it in our own process group, so that a signal to the group reaches both; its log is our stderr."""
+    return await asyncio.create_subprocess_exec(
+        *command.arguments,
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+        limit=_LONGEST_LINE,
+        env=engine_environment(os.environ, secret=command.secret, allow_downloads=allow_downloads),
+    )
+
+
+async def stop_engine(process: asyncio.subprocess.Process) -> None:
+    """SIGTERM, two seconds, SIGKILL; returns when the process is gone."""
+    if process.returncode is None:
+        _signal(process, kill=False)
+        try:
+            await asyncio.wait_for(exited(process), STOP_SECONDS)
+        except TimeoutError:
+            _signal(process, kill=True)
+    await exited(process)
+
+
+async def exited(process: asyncio.subprocess.Process) -> int:
+    """Waits for the process itself. ``Process.wait`` (Python 3.11) also waits for whoever inherited its pipes."""
+    while process.returncode is None:
+        await asyncio.sleep(_POLL_SECONDS)
+    return process.returncode
+
+
+def _signal(process: asyncio.subprocess.Process, *, kill: bool) -> None:
+    try:
+        process.kill() if kill else process.terminate()
+    except ProcessLookupError:
+        pass  # it ended in this moment, which is what we want

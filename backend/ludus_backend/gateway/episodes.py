@@ -1,0 +1,109 @@
+"""Episodes: the scope of conversation identity, of policy leases and of request ids, until deleted or idle too long."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from ludus_backend.gateway.conversations import Conversations
+from ludus_backend.gateway.models import ServedModel
+
+if TYPE_CHECKING:
+    from ludus_backend.gateway.generation import Generation
+
+KEY_PREFIX = "ludus-episode-"
+IMPLICIT_TTL_SECONDS = 3600.0
+_SWEEP_SECONDS = 5.0
+
+
+@dataclass
+class OpenEpisodeState:
+    """One episode. ``leases``: model name to the ``name@step`` that its first call resolved to."""
+
+    id: str
+    key: str
+    ttl_seconds: float
+    last_used: float
+    leases: dict[str, str] = field(default_factory=dict)
+    conversations: Conversations = field(default_factory=Conversations)
+    kv_keys: set[str] = field(default_factory=set)
+    requests: dict[str, Generation] = field(default_factory=dict)
+    """Finished and running generations by request id."""
+    running: set[Generation] = field(default_factory=set)
+
+    def policy_of(self, model: ServedModel, *, latest: bool) -> str:
+        """The leased policy; ``latest`` looks past the lease without changing it."""
+        return model.newest if latest else self.leases.setdefault(model.info.name, model.newest)
+
+    def new_kv_key(self) -> str:
+        key = secrets.token_hex(8)
+        self.kv_keys.add(key)
+        return key
+
+
+class Episodes:
+    """All open episodes. ``forget(kv_key)`` is called for each KV cache that an ended episode leaves behind."""
+
+    def __init__(self, forget: Callable[[str], None], clock: Callable[[], float] = time.monotonic) -> None:
+        self._forget = forget
+        self._clock = clock
+        self._by_id: dict[str, OpenEpisodeState] = {}
+        self._by_key: dict[str, OpenEpisodeState] = {}
+
+    def __len__(self) -> int:
+        return len(self._by_id)
+
+    def open(self, episode_id: str | None, ttl_seconds: float = IMPLICIT_TTL_SECONDS) -> OpenEpisodeState:
+        """Opens an episode, or finds it again under its id: a repeat after a lost answer gets the same key."""
+        known = self._by_id.get(episode_id) if episode_id is not None else None
+        if known is not None:
+            known.ttl_seconds, known.last_used = ttl_seconds, self._clock()
+            return known
+        opened = OpenEpisodeState(
+            id=episode_id if episode_id is not None else f"episode-{secrets.token_hex(12)}",
+            key=KEY_PREFIX + secrets.token_urlsafe(24),
+            ttl_seconds=ttl_seconds,
+            last_used=self._clock(),
+        )
+        self._by_id[opened.id] = self._by_key[opened.key] = opened
+        return opened
+
+    def by_id(self, episode_id: str) -> OpenEpisodeState:
+        """The episode a request names in its header, opened with the default TTL where it is not open."""
+        known = self._by_id.get(episode_id)
+        if known is None:
+            return self.open(episode_id)
+        known.last_used = self._clock()
+        return known
+
+    def by_key(self, key: str) -> OpenEpisodeState | None:
+        """Dictionary look-up is safe here: keys are random (192 bits), and a near miss reveals nothing useful."""
+        return self._by_key.get(key)
+
+    def close(self, episode_id: str) -> bool:
+        """Ends leases, stops what still samples for it, and frees ids and KV. False where it was not open."""
+        closed = self._by_id.pop(episode_id, None)
+        if closed is None:
+            return False
+        del self._by_key[closed.key]
+        for generation in list(closed.running):
+            generation.abandon()
+        for key in closed.kv_keys:
+            self._forget(key)
+        return True
+
+    def sweep(self) -> None:
+        """Closes every episode that has been idle longer than its TTL; one that still samples is not idle."""
+        now = self._clock()
+        idle = [e.id for e in self._by_id.values() if not e.running and now - e.last_used > e.ttl_seconds]
+        for episode_id in idle:
+            self.close(episode_id)
+
+    async def keep_sweeping(self) -> None:
+        while True:
+            await asyncio.sleep(_SWEEP_SECONDS)
+            self.sweep()

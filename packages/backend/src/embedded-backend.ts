@@ -1,0 +1,102 @@
+/**
+ * The embedded backend: the Python gateway as a child of this process, on a free port of the loopback interface.
+ */
+import { randomBytes, randomUUID } from "node:crypto"
+import { join } from "node:path"
+import { Backend, BackendError, connect } from "@ludus/core"
+import { type Duration, Effect, Layer, Schema } from "effect"
+import { childEnvironment } from "./child-environment.ts"
+import { type ChildGroup, startGroup } from "./child-group.ts"
+import { firstLine } from "./first-line.ts"
+import { type LogFile, openLog } from "./log-file.ts"
+import { type PythonEnvironment, pythonEnvironment, type PythonEnvironmentOptions } from "./python-environment.ts"
+import type { PythonEnvironmentError } from "./python-environment-error.ts"
+
+export interface EmbeddedOptions extends PythonEnvironmentOptions {
+  /** Folder of models and checkpoints, and of `backend.log`; made if missing. */
+  readonly stateRoot: string
+  /** Threads of the numeric library. Default: the backend's own choice. */
+  readonly threads?: number
+  /** How long to wait for the gateway to listen. Default 2 minutes. */
+  readonly startTimeout?: Duration.Input
+  /** An interpreter that already has everything the backend imports. Default: found or made by {@link pythonEnvironment}. */
+  readonly environment?: PythonEnvironment
+}
+
+/**
+ * Starts the backend and connects to it; the child and its engine are gone when the layer's scope has closed, within about
+ * 2 seconds. Fails with the codes `start_failed` (with the last lines of its log) and `start_timeout`, and with those of
+ * `connect`.
+ */
+export const layerEmbedded = (options: EmbeddedOptions): Layer.Layer<Backend, BackendError | PythonEnvironmentError> =>
+  Layer.effect(
+    Backend,
+    Effect.gen(function* () {
+      const environment = options.environment ?? (yield* pythonEnvironment(options))
+      const log = yield* openLog(join(options.stateRoot, "backend.log")).pipe(
+        Effect.mapError((error) => startFailed(`its log cannot be written: ${error.message}`))
+      )
+      const token = randomBytes(32).toString("base64url")
+      const instance = randomUUID()
+      const child = yield* startGroup({
+        file: environment.python,
+        args: ["-m", "ludus_backend", ...serveArguments(options, instance)],
+        env: variables(options, environment, token),
+        stdout: "pipe",
+        stderr: log.descriptor
+      }).pipe(Effect.mapError((error) => startFailed(error.message)))
+      const { port } = yield* ready(child, log, options.startTimeout ?? "2 minutes")
+      child.unref()
+      return yield* connect({ url: `http://127.0.0.1:${port}`, token, instance })
+    })
+  )
+
+const serveArguments = (options: EmbeddedOptions, instance: string): ReadonlyArray<string> => [
+  "serve",
+  ...["--host", "127.0.0.1", "--port", "0"],
+  ...["--state", options.stateRoot, "--instance", instance],
+  ...["--token-env", "LUDUS_TOKEN", "--parent-stdin"],
+  ...(options.threads === undefined ? [] : ["--threads", String(options.threads)])
+]
+
+/** `PYTHONSAFEPATH`: a folder named like a module in the user's working directory must not be imported in its place. */
+const variables = (options: EmbeddedOptions, environment: PythonEnvironment, token: string): Record<string, string> => ({
+  ...childEnvironment(options.variables ?? process.env),
+  ...(environment.source === undefined ? {} : { PYTHONPATH: environment.source }),
+  PYTHONSAFEPATH: "1",
+  PYTHONUNBUFFERED: "1",
+  PYTHONUTF8: "1",
+  LUDUS_TOKEN: token
+})
+
+const Ready = Schema.fromJsonString(Schema.Struct({ port: Schema.Int, pid: Schema.Int }))
+
+/** Waits for the line that names the port, for the child's end, or for the deadline: whichever is first. */
+const ready = (child: ChildGroup, log: LogFile, timeout: Duration.Input) => {
+  const ended = Effect.flatMap(child.ended, ({ code, signal }) =>
+    Effect.fail(startFailed(`it ended with ${signal ?? `exit code ${code}`} before it listened.\n${log.tail()}`))
+  )
+  return Effect.raceFirst(firstLine(child), ended).pipe(
+    Effect.timeoutOrElse({
+      duration: timeout,
+      orElse: () =>
+        Effect.fail(
+          new BackendError({
+            code: "start_timeout",
+            message: `The backend did not listen in time. Its last lines:\n${log.tail()}`,
+            advice: `Read ${log.path}; on a slow disk, raise startTimeout.`
+          })
+        )
+    }),
+    Effect.flatMap((line) =>
+      Effect.mapError(Schema.decodeUnknownEffect(Ready)(line), () => startFailed(`it printed ${JSON.stringify(line)} instead of its port.`))
+    )
+  )
+}
+
+const startFailed = (why: string): BackendError =>
+  new BackendError({
+    code: "start_failed",
+    message: `The backend did not start: ${why}`,
+    advice: "Read its last lines above; `backend.log` in the state folder has all of them."
+  })

@@ -1,0 +1,156 @@
+/**
+ * Groups to a train request: the one door to the trainer. By type only scored trajectories pass it; ids and
+ * log-probabilities go through unchanged.
+ */
+import { Result, Schema } from "effect"
+import type { TrainConfig, TrainGroup, TrainRequest } from "./backend/protocol.ts"
+import type { Exchange } from "./exchange.ts"
+import type { ScoredGroup } from "./group.ts"
+import type { ScoredTrajectory } from "./trajectory.ts"
+
+/** The groups cannot be trained as they are. */
+export class InvalidTrainRequest extends Schema.TaggedError<InvalidTrainRequest>()("InvalidTrainRequest", {
+  /** Group, trajectory or exchange, and the field. */
+  field: Schema.String,
+  value: Schema.String,
+  expected: Schema.String,
+  advice: Schema.String
+}) {
+  override get message() {
+    return `${this.field} is ${this.value}; expected ${this.expected}. ${this.advice}`
+  }
+}
+
+/** Something a person should know about the batch. */
+export interface TrainNotice {
+  readonly level: "info" | "warning"
+  readonly code: "identical_group" | "no_exchanges"
+  readonly group: string
+  readonly message: string
+}
+
+export interface TrainRequestOptions {
+  /** Idempotency key: letters, digits, `.`, `_`, `:` and `-`, at most 200. A repeat with the same key trains once. */
+  readonly key: string
+  /** The step that this update starts from. */
+  readonly expectedStep: number
+  readonly config: TrainConfig
+}
+
+/**
+ * Makes the request and says what is odd about the batch. Groups that carry no signal are sent too, with their cause:
+ * a whole-batch denominator counts their tokens. A member without any exchange has nothing to train and is left out,
+ * with a notice.
+ */
+export const toTrainRequest = (
+  groups: ReadonlyArray<ScoredGroup>,
+  options: TrainRequestOptions
+): Result.Result<{ readonly request: TrainRequest; readonly notices: ReadonlyArray<TrainNotice> }, InvalidTrainRequest> => {
+  const notices: Array<TrainNotice> = []
+  const sent: Array<TrainGroup> = []
+  const seen = new Set<string>()
+  for (const group of groups) {
+    if (seen.has(group.id)) {
+      return Result.fail(
+        new InvalidTrainRequest({
+          field: "groups.id",
+          value: JSON.stringify(group.id),
+          expected: "each group id once",
+          advice: "Give every scenario of a batch its own id; members of one scenario and seat belong into one group."
+        })
+      )
+    }
+    seen.add(group.id)
+    const members = group.trajectories.filter((trajectory) => trajectory.exchanges.length > 0)
+    for (const trajectory of group.trajectories) {
+      if (trajectory.exchanges.length > 0) continue
+      const message = `Trajectory ${trajectory.id} (${trajectory.stopReason}) has no exchange: nothing of it can be trained.`
+      notices.push({ level: "warning", code: "no_exchanges", group: group.id, message })
+    }
+    const problem = members.map(untrainable).find((found) => found !== undefined)
+    if (problem !== undefined) return Result.fail(problem)
+    const identical = identicalMembers(group.id, members)
+    if (identical !== undefined) notices.push(identical)
+    if (members.length > 0) sent.push(toTrainGroup(group, members))
+  }
+  return Result.succeed({ request: { ...options, groups: sent }, notices })
+}
+
+const toTrainGroup = (group: ScoredGroup, members: ReadonlyArray<ScoredTrajectory>): TrainGroup => ({
+  id: group.id,
+  dropped: group.dropped ?? (members.length < 2 ? "too_few_scored" : null),
+  trajectories: members.map((trajectory) => ({
+    id: trajectory.id,
+    reward: trajectory.reward.total,
+    exchanges: trajectory.exchanges.flatMap((exchange) =>
+      exchange.tokens === undefined
+        ? []
+        : [
+            {
+              id: exchange.id,
+              parent: exchange.parent,
+              ...exchange.tokens,
+              temperature: exchange.temperature,
+              policy: exchange.policy,
+              trained: true
+            }
+          ]
+    )
+  }))
+})
+
+/** The first thing that makes a member untrainable, if any. */
+const untrainable = (trajectory: ScoredTrajectory): InvalidTrainRequest | undefined => {
+  const refuse = (field: string, value: string, expected: string, advice: string) =>
+    new InvalidTrainRequest({ field: `trajectory ${trajectory.id}: ${field}`, value, expected, advice })
+  if (!Number.isFinite(trajectory.reward.total)) {
+    return refuse("reward.total", String(trajectory.reward.total), "a finite number", "Leave the trajectory unscored instead.")
+  }
+  for (const exchange of trajectory.exchanges) {
+    const place = `exchange ${exchange.id}`
+    if (exchange.tokens === undefined) {
+      return refuse(
+        `${place}.tokens`,
+        "missing",
+        "the token ids that were sampled",
+        `Policy "${exchange.policy}" returns no ids: train the seat of a model that the backend serves.`
+      )
+    }
+    const { sampledIds, logprobs } = exchange.tokens
+    if (logprobs.length !== sampledIds.length) {
+      return refuse(`${place}.logprobs`, `${logprobs.length} numbers`, `${sampledIds.length}, one per sampled id`, "Ask with logprobs.")
+    }
+    if (!(exchange.temperature > 0)) {
+      return refuse(`${place}.temperature`, String(exchange.temperature), "above 0", "Greedy samples carry no gradient: sample at 1.")
+    }
+  }
+  return undefined
+}
+
+/** Below this chance an identical group is a fault of the sampling, not of a sharp policy. */
+const UNLIKELY = 1e-3
+
+/**
+ * All members sampled the same ids at a temperature above 0. The chance of that is the first member's probability, once
+ * for each further member; if it is tiny, the members share a seed.
+ */
+const identicalMembers = (group: string, members: ReadonlyArray<ScoredTrajectory>): TrainNotice | undefined => {
+  const first = members[0]
+  if (first === undefined || members.length < 2) return undefined
+  const sampled = JSON.stringify(first.exchanges.map(sampledIds))
+  if (members.some((member) => JSON.stringify(member.exchanges.map(sampledIds)) !== sampled)) return undefined
+  const logprob = first.exchanges.reduce((sum, exchange) => sum + (exchange.tokens?.logprobs ?? []).reduce((a, b) => a + b, 0), 0)
+  const chance = Math.exp((members.length - 1) * logprob)
+  const temperature = first.exchanges[0]?.temperature ?? 1
+  const reading = chance < UNLIKELY ? "do they share a seed, or a cached reply?" : "the policy has become sharp here."
+  return {
+    level: chance < UNLIKELY ? "warning" : "info",
+    code: "identical_group",
+    group,
+    message:
+      `identical group: ${members.length} of ${members.length} members of ${group} sampled the same ids at temperature ` +
+      `${temperature} (chance ${chance.toPrecision(2)}): ${reading}`
+  }
+}
+
+const sampledIds = (exchange: Exchange) => exchange.tokens?.sampledIds ?? []

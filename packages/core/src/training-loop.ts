@@ -1,0 +1,362 @@
+/**
+ * The training loop: collect a batch, score its groups, make one update, record it, go on. It knows neither environments
+ * nor engines: a batch is collected by the caller, an update is made by the backend.
+ *
+ * The unit of resuming is the iteration: it is finished when its row stands in `metrics.jsonl`.
+ */
+import { Cause, Clock, Effect, Exit, Option, Result } from "effect"
+import type { BackendError, BackendService } from "./backend/backend.ts"
+import type { RegisterModel, TrainConfig, TrainResult } from "./backend/protocol.ts"
+import { batchFigures, groupFigures } from "./batch-figures.ts"
+import { checkBudgets, type FailureBudgetExceeded, type FailureBudgets } from "./failure-budget.ts"
+import { type Group, type ScoredGroup, toScoredGroup } from "./group.ts"
+import type { Policy } from "./policy.ts"
+import * as Progress from "./progress.ts"
+import type { Run } from "./run/run-directory.ts"
+import type { MetricsRow } from "./run/metrics.ts"
+import type { RunError } from "./run/run-error.ts"
+import { type InvalidTrainRequest, toTrainRequest } from "./train-request.ts"
+import type { Trajectory } from "./trajectory.ts"
+
+export interface PlannedScenario {
+  readonly id: string
+  readonly seed: number
+  /** Encoded by the environment's Schema. */
+  readonly input: unknown
+}
+
+/** What one iteration will play. */
+export interface Plan {
+  readonly scenarios: ReadonlyArray<PlannedScenario>
+  readonly episodes: number
+}
+
+export interface CollectOptions {
+  readonly iteration: number
+  readonly policy: Policy
+  /** Episodes that an earlier session of the run has finished under this same policy. */
+  readonly finished: ReadonlyMap<string, ReadonlyArray<Trajectory>>
+  /** To be called once per finished episode, before its group is scored. */
+  readonly onEpisode: (episode: string, trajectories: ReadonlyArray<Trajectory>) => Effect.Effect<void, RunError>
+}
+
+export interface TrainingLoop<E, R> {
+  readonly run: Run
+  readonly environment: string
+  readonly backend: BackendService
+  readonly model: RegisterModel
+  /** The run ends when this many iterations are finished, earlier sessions included. */
+  readonly iterations: number
+  readonly config: TrainConfig
+  readonly budgets: FailureBudgets
+  readonly plan: (iteration: number) => Effect.Effect<Plan, E, R>
+  readonly collect: (options: CollectOptions) => Effect.Effect<ReadonlyArray<Group>, E, R>
+  /** Totals that mean "all solved" and "all failed", to name the cause of a group without variance. */
+  readonly rewardBounds: { readonly solved: number; readonly failed: number } | undefined
+  /** Changes groups before they are sent, for controls such as shuffled rewards. */
+  readonly transformGroups?: (iteration: number, groups: ReadonlyArray<ScoredGroup>) => ReadonlyArray<ScoredGroup>
+  /** Evaluates after every `every` iterations, and after the last one; 0 turns it off. */
+  readonly evaluate: {
+    readonly every: number
+    readonly run: (policy: Policy, iteration: number) => Effect.Effect<ReadonlyArray<Trajectory>, E, R>
+  }
+}
+
+export interface TrainReport {
+  readonly run: string
+  readonly directory: string
+  /** `name@step` of the newest weights. */
+  readonly policy: string
+  readonly step: number
+  readonly iterations: number
+  /** Where the newest checkpoint lies, on the backend's machine. */
+  readonly checkpoint: string
+  /** One row per finished iteration, earlier sessions included. */
+  readonly metrics: ReadonlyArray<MetricsRow>
+}
+
+export type TrainingError = BackendError | RunError | InvalidTrainRequest | FailureBudgetExceeded
+
+/** Runs iterations until the bound is met. Interrupting it is safe: what is in the journal is not lost. */
+export const runTrainingLoop = Effect.fn("TrainingLoop.run")(function* <E, R>(loop: TrainingLoop<E, R>) {
+  const { backend, run } = loop
+  const info = yield* backend.register(loop.model)
+  const policyAt = (step: number) => `${loop.model.name}@${step}`
+  for (const message of [...run.resume.notices, ...info.notices]) yield* Progress.notice("warning", message)
+  if (info.step < run.resume.step) {
+    yield* Progress.notice("warning", `The backend's newest whole checkpoint is step ${info.step}; the run had reached ${run.resume.step}. It goes on from ${info.step}.`)
+  }
+  const state = {
+    step: info.step,
+    rows: [...run.resume.rows],
+    checkpoint: info.checkpoint,
+    episodes: run.resume.episodes,
+    environmentFailures: run.resume.failures.environment + run.resume.failures.reward
+  }
+  const first = run.resume.nextIteration
+  yield* run.append({
+    kind: "run-started",
+    run: run.name,
+    environment: loop.environment,
+    model: loop.model.name,
+    step: state.step,
+    iteration: first,
+    resumed: run.resume.resumed
+  })
+  yield* Progress.publish({
+    _tag: "RunStarted",
+    run: run.name,
+    directory: run.directory,
+    environment: loop.environment,
+    policy: policyAt(state.step),
+    iteration: first,
+    iterations: loop.iterations,
+    resumed: run.resume.resumed
+  })
+
+  const iterate = Effect.fn("TrainingLoop.iteration")(function* (iteration: number) {
+    const key = `${run.name}:${iteration}`
+    const rolloutStarted = yield* Clock.currentTimeMillis
+    const committed = iteration === first ? yield* committedEarlier(loop, key, iteration) : undefined
+    const batch = yield* playBatch(loop, iteration, policyAt(state.step), committed !== undefined)
+    const trajectories = batch.flatMap((group) => group.trajectories)
+    const rolloutSeconds = ((yield* Clock.currentTimeMillis) - rolloutStarted) / 1000
+
+    const exceeded = checkBudgets(iteration, trajectories, state, loop.budgets)
+    if (Option.isSome(exceeded)) return yield* exceeded.value
+    state.episodes += trajectories.length
+    state.environmentFailures += trajectories.filter(
+      ({ failure }) => failure?.kind === "environment" || failure?.kind === "reward"
+    ).length
+
+    const groups = yield* scoreGroups(loop, iteration, batch)
+    const trainStarted = yield* Clock.currentTimeMillis
+    const result = committed ?? (yield* update(loop, iteration, key, state.step, groups))
+    const trainSeconds = ((yield* Clock.currentTimeMillis) - trainStarted) / 1000
+    state.step = result.step
+
+    const last = iteration + 1 >= loop.iterations
+    const due = loop.evaluate.every > 0 && (last || (iteration + 1) % loop.evaluate.every === 0)
+    const evaluation = due ? yield* evaluate(loop, iteration, policyAt(state.step)) : {}
+    const row = yield* run.finishIteration({
+      iteration,
+      step: state.step,
+      trained: result.trained,
+      figures: {
+        ...batchFigures("train", trajectories),
+        ...groupFigures(groups),
+        ...result.metrics,
+        ...Object.fromEntries(Object.entries(result.reasons).map(([reason, count]) => [`skipped/${reason}`, count])),
+        "seconds/rollout": rolloutSeconds,
+        "seconds/train": trainSeconds,
+        ...evaluation
+      }
+    })
+    state.rows.push(row)
+    yield* Progress.publish({
+      _tag: "IterationFinished",
+      iteration,
+      step: state.step,
+      trained: result.trained,
+      metrics: Object.fromEntries(Object.entries(row).filter((entry): entry is [string, number] => typeof entry[1] === "number"))
+    })
+  })
+
+  const end = (reason: "completed" | "interrupted" | "failed", message?: string) => {
+    const ending = { reason, iterations: state.rows.length, step: state.step, ...(message === undefined ? {} : { message }) }
+    return Effect.andThen(
+      Effect.ignore(run.append({ kind: "run-ended", ...ending })),
+      Progress.publish({ _tag: "RunEnded", ...ending })
+    )
+  }
+  yield* Effect.forEach(
+    Array.from({ length: Math.max(0, loop.iterations - first) }, (_, index) => first + index),
+    iterate,
+    { discard: true }
+  ).pipe(
+    Effect.onExit((exit) =>
+      Exit.isSuccess(exit)
+        ? end("completed")
+        : Cause.hasInterruptsOnly(exit.cause)
+          ? end("interrupted")
+          : end("failed", messageOf(Cause.squash(exit.cause)))
+    )
+  )
+  const checkpoints = yield* backend.checkpoints(loop.model.name)
+  return {
+    run: run.name,
+    directory: run.directory,
+    policy: policyAt(state.step),
+    step: state.step,
+    iterations: state.rows.length,
+    checkpoint: checkpoints.find((checkpoint) => checkpoint.step === state.step)?.path ?? state.checkpoint,
+    metrics: state.rows
+  } satisfies TrainReport
+})
+
+const messageOf = (error: unknown) => (error instanceof Error ? error.message : String(error))
+
+/**
+ * The step of an iteration that was cut after its commit: from the journal, or, if the process died before writing it,
+ * from the backend, which keeps the key with the checkpoint.
+ */
+const committedEarlier = Effect.fnUntraced(function* <E, R>(loop: TrainingLoop<E, R>, key: string, iteration: number) {
+  const written = loop.run.resume.unfinished.find((event) => event.kind === "step-committed" && event.iteration === iteration)
+  if (written?.kind === "step-committed") return written
+  if (!loop.run.resume.resumed) return undefined
+  const checkpoints = yield* loop.backend.checkpoints(loop.model.name)
+  const found = checkpoints.find((checkpoint) => checkpoint.key === key)
+  if (found === undefined) return undefined
+  const step = {
+    kind: "step-committed" as const,
+    iteration,
+    key,
+    step: found.step,
+    trained: true,
+    policy: `${loop.model.name}@${found.step}`,
+    metrics: found.metrics,
+    reasons: {}
+  }
+  yield* loop.run.append(step)
+  return step
+})
+
+/** Plays the batch, or takes from the journal what an earlier session has played. */
+const playBatch = Effect.fnUntraced(function* <E, R>(
+  loop: TrainingLoop<E, R>,
+  iteration: number,
+  policy: string,
+  onlyFinished: boolean
+) {
+  const finished = new Map(
+    loop.run.resume.unfinished.flatMap((event) =>
+      event.kind === "episode-finished" && event.iteration === iteration ? [[event.episode, event.trajectories] as const] : []
+    )
+  )
+  if (onlyFinished) return regroup([...finished.values()].flat())
+  const plan = yield* loop.plan(iteration)
+  yield* loop.run.append({ kind: "iteration-started", iteration, policy, scenarios: plan.scenarios })
+  yield* Progress.publish({
+    _tag: "IterationStarted",
+    iteration,
+    scenarios: plan.scenarios.length,
+    episodes: plan.episodes
+  })
+  let done = finished.size
+  return yield* loop.collect({
+    iteration,
+    policy: loop.backend.policy(policy),
+    finished,
+    onEpisode: (episode, trajectories) =>
+      Effect.gen(function* () {
+        done++
+        const [one] = trajectories
+        yield* loop.run.append({ kind: "episode-finished", iteration, episode, trajectories })
+        for (const { failure } of trajectories) {
+          if (failure !== undefined && failure.kind !== "infrastructure") {
+            yield* Progress.notice("error", failure.stack ?? failure.message)
+          } else if (failure !== undefined) yield* Progress.notice("warning", failure.message)
+        }
+        if (one !== undefined) {
+          yield* Progress.publish({
+            _tag: "EpisodeFinished",
+            iteration,
+            episode,
+            reward: one.reward._tag === "Scored" ? one.reward.total : null,
+            stopReason: one.stopReason,
+            done,
+            total: plan.episodes
+          })
+        }
+      })
+  })
+})
+
+const regroup = (trajectories: ReadonlyArray<Trajectory>): ReadonlyArray<Group> => {
+  const groups = new Map<string, Array<Trajectory>>()
+  for (const trajectory of trajectories) {
+    const members = groups.get(trajectory.group) ?? []
+    members.push(trajectory)
+    groups.set(trajectory.group, members)
+  }
+  return [...groups].map(([id, members]) => ({
+    id,
+    scenario: members[0]?.scenario ?? "",
+    seat: members[0]?.seat ?? "",
+    trajectories: members
+  }))
+}
+
+const scoreGroups = Effect.fnUntraced(function* <E, R>(loop: TrainingLoop<E, R>, iteration: number, batch: ReadonlyArray<Group>) {
+  const groups: Array<ScoredGroup> = []
+  for (const group of batch) {
+    const scored = toScoredGroup(group, loop.rewardBounds)
+    const dropped = scored.dropped ?? null
+    yield* loop.run.append({
+      kind: "group-scored",
+      iteration,
+      group: group.id,
+      members: group.trajectories.map(({ id, reward }) => ({ trajectory: id, reward })),
+      dropped
+    })
+    yield* Progress.publish({
+      _tag: "GroupScored",
+      iteration,
+      group: group.id,
+      rewards: group.trajectories.map(({ reward }) => (reward._tag === "Scored" ? reward.total : null)),
+      dropped
+    })
+    groups.push(scored)
+  }
+  return loop.transformGroups === undefined ? groups : loop.transformGroups(iteration, groups)
+})
+
+const update = Effect.fnUntraced(function* <E, R>(
+  loop: TrainingLoop<E, R>,
+  iteration: number,
+  key: string,
+  expectedStep: number,
+  groups: ReadonlyArray<ScoredGroup>
+) {
+  const made = toTrainRequest(groups, { key, expectedStep, config: loop.config })
+  if (Result.isFailure(made)) return yield* made.failure
+  for (const { level, message } of made.success.notices) yield* Progress.notice(level, message)
+  const result: TrainResult = yield* loop.backend.train(loop.model.name, made.success.request, (event) =>
+    event.type === "progress"
+      ? Progress.publish({
+          _tag: "TrainProgress",
+          iteration,
+          phase: event.phase ?? "training",
+          done: event.done ?? 0,
+          total: event.total ?? 0
+        })
+      : Effect.void
+  )
+  yield* loop.run.append({
+    kind: "step-committed",
+    iteration,
+    key,
+    step: result.step,
+    trained: result.trained,
+    policy: result.policy,
+    metrics: result.metrics,
+    reasons: result.reasons
+  })
+  if (result.trained) {
+    const checkpoints = yield* loop.backend.checkpoints(loop.model.name)
+    const path = checkpoints.find((checkpoint) => checkpoint.step === result.step)?.path ?? ""
+    yield* loop.run.noteCheckpoint({ step: result.step, policy: result.policy, path })
+  }
+  yield* Progress.publish({ _tag: "StepCommitted", iteration, step: result.step, policy: result.policy, metrics: result.metrics })
+  return result
+})
+
+const evaluate = Effect.fnUntraced(function* <E, R>(loop: TrainingLoop<E, R>, iteration: number, policy: string) {
+  const started = yield* Clock.currentTimeMillis
+  const trajectories = yield* loop.evaluate.run(loop.backend.policy(policy), iteration)
+  const metrics = batchFigures("val", trajectories)
+  const finite = Object.fromEntries(Object.entries(metrics).filter(([, value]) => Number.isFinite(value)))
+  yield* loop.run.append({ kind: "evaluation-finished", iteration, policy, episodes: trajectories.length, metrics: finite })
+  yield* Progress.publish({ _tag: "EvaluationFinished", iteration, policy, episodes: trajectories.length, metrics: finite })
+  return { ...metrics, "seconds/evaluation": ((yield* Clock.currentTimeMillis) - started) / 1000 }
+})

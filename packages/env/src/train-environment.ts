@@ -1,0 +1,151 @@
+/**
+ * `trainEnvironment(env)`: the whole job, from a declaration to trained weights.
+ *
+ * A scenario enters here, becomes episodes in `rollout` and `episode`, exchanges at the policy, a group, a train request,
+ * a step, and comes back as the next policy.
+ */
+import {
+  BackendProvider,
+  type Group,
+  openRun,
+  Progress,
+  runTrainingLoop,
+  type ScoredGroup,
+  Seed,
+  type TrainingError,
+  type TrainReport
+} from "@ludus/core"
+import { Effect, Schedule, Schema } from "effect"
+import { checkDeclaration, type InvalidEnvironment, takeScenario } from "./check-declaration.ts"
+import type { Any, Requirements } from "./environment.ts"
+import { seatsOf } from "./episode.ts"
+import { rollOut } from "./rollout.ts"
+import { totalBounds } from "./score.ts"
+import { InvalidOption, type ResolvedOptions, resolveOptions, scenarioIndices, type TrainingOptions } from "./training-options.ts"
+import * as Waits from "./waits.ts"
+import * as Watchdog from "./watchdog.ts"
+
+/**
+ * Trains the model of a run on an environment; a run that exists goes on where it stopped.
+ *
+ * Needs a `BackendProvider` (`@ludus/backend` has one that starts the embedded engine) and whatever services the
+ * environment asks for. Options and defaults: {@link TrainingOptions}.
+ *
+ * Errors, before anything expensive starts: `InvalidOption`, `InvalidEnvironment`, `RunError` (name, lock, disk),
+ * `BackendError` (unreachable, foreign server, missing model). While training: `FailureBudgetExceeded`, `BackendError`.
+ */
+export const trainEnvironment = <E extends Any>(
+  environment: E,
+  given: TrainingOptions = {}
+): Effect.Effect<TrainReport, TrainingError | InvalidOption | InvalidEnvironment, BackendProvider | Requirements<E>> =>
+  Effect.gen(function* () {
+    const options = resolveOptions({ id: environment.id, seats: seatsOf(environment) }, given)
+    if (options instanceof InvalidOption) return yield* options
+    yield* checkDeclaration(environment, { seed: options.seed })
+    const provider = yield* BackendProvider
+    const { directory, iterations, name, ...settings } = options
+    const run = yield* openRun({ directory, name, config: { environment: environment.id, iterations, ...settings } })
+    const backend = yield* provider.open({ stateRoot: run.backendState })
+    const watchdog = yield* Effect.acquireRelease(
+      Effect.sync(() => Watchdog.start()),
+      (started) => Effect.sync(started.stop)
+    )
+    const waits = Waits.make()
+    yield* Effect.forkScoped(reportStalls(waits, options.stallSeconds))
+
+    const scenariosOf = (iteration: number) =>
+      Effect.forEach(scenarioIndices(options, environment.behaviour.scenarios.size("train"), iteration), (index) =>
+        takeScenario(environment, "train", index, options.seed)
+      )
+    const heldOut = yield* Effect.forEach(
+      Array.from(
+        { length: Math.min(options.evaluate.scenarios, environment.behaviour.scenarios.size("held-out")) },
+        (_, index) => index
+      ),
+      (index) => takeScenario(environment, "held-out", index, options.seed)
+    )
+    const common = { seed: options.seed, concurrency: options.concurrency, watchdog, waits }
+    const encode = Schema.encodeUnknownEffect(environment.spec.scenario)
+
+    return yield* runTrainingLoop<InvalidEnvironment, never>({
+      run,
+      environment: environment.id,
+      backend,
+      model: { name, base: options.base, lora: options.lora, seed: options.seed },
+      iterations,
+      config: options.train,
+      budgets: options.budgets,
+      rewardBounds: totalBounds(environment.spec.rewards),
+      plan: (iteration) =>
+        Effect.gen(function* () {
+          const scenarios = yield* scenariosOf(iteration)
+          return {
+            episodes: scenarios.length * options.groupSize,
+            scenarios: yield* Effect.forEach(scenarios, ({ id, input, seed }) =>
+              Effect.map(Effect.orDie(encode(input)), (encoded) => ({ id, seed, input: encoded }))
+            )
+          }
+        }),
+      collect: ({ finished, iteration, onEpisode, policy }) =>
+        Effect.flatMap(scenariosOf(iteration), (scenarios) =>
+          rollOut(environment as Any, {
+            ...common,
+            batch: String(iteration),
+            scenarios,
+            groupSize: options.groupSize,
+            policies: () => Object.fromEntries(seatsOf(environment).map((seat) => [seat, policy])),
+            trainedSeats: options.seats,
+            temperature: options.temperature,
+            finished,
+            onEpisode
+          })
+        ).pipe(Effect.map((groups) => groups.filter((group) => options.seats.includes(group.seat)))) as never,
+      ...(options.shuffleRewards ? { transformGroups: shuffleRewards(options) } : {}),
+      evaluate: {
+        every: heldOut.length === 0 ? 0 : options.evaluate.every,
+        run: (policy, iteration) =>
+          Effect.map(
+            rollOut(environment as Any, {
+              ...common,
+              batch: `evaluation-${iteration}`,
+              scenarios: heldOut,
+              groupSize: 1,
+              policies: () => Object.fromEntries(seatsOf(environment).map((seat) => [seat, policy])),
+              trainedSeats: [],
+              temperature: options.evaluate.temperature,
+              onEpisode: () => Effect.void
+            }),
+            (groups: ReadonlyArray<Group>) => groups.flatMap((group) => group.trajectories)
+          ) as never
+      }
+    })
+  }).pipe(Effect.scoped) as Effect.Effect<
+    TrainReport,
+    TrainingError | InvalidOption | InvalidEnvironment,
+    BackendProvider | Requirements<E>
+  >
+
+/** Every few seconds, names the episodes that have waited for longer than they should. */
+const reportStalls = (waits: Waits.Waits, seconds: number) =>
+  waits.longerThan(seconds).pipe(
+    Effect.flatMap((stalled) =>
+      Effect.forEach(stalled.slice(0, 5), ({ episode, seconds: waited, turn, waitingFor }) =>
+        Progress.publish({ _tag: "Stalled", episode, turn, waitingFor, seconds: waited })
+      )
+    ),
+    Effect.repeat(Schedule.spaced(seconds * 1000))
+  )
+
+/** The control: each group keeps its rewards, but not who earned them. */
+const shuffleRewards =
+  (options: ResolvedOptions) =>
+  (iteration: number, groups: ReadonlyArray<ScoredGroup>): ReadonlyArray<ScoredGroup> =>
+    groups.map((group) => {
+      const rewards = Seed.stream(options.seed, "shuffled-rewards", iteration, group.id).shuffle(
+        group.trajectories.map((trajectory) => trajectory.reward)
+      )
+      return {
+        ...group,
+        trajectories: group.trajectories.map((trajectory, index) => ({ ...trajectory, reward: rewards[index] ?? trajectory.reward }))
+      }
+    })
