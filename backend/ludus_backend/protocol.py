@@ -293,3 +293,178 @@ class JobEvent(Wire):
     phase: str | None = None
     result: TrainResult | None = None
     error: ErrorDetail | None = None
+
+
+# --- the OpenAI chat-completions form ---------------------------------------------------------------------------------
+
+
+class OpenAIForm(BaseModel):
+    """Base of bodies whose names OpenAI's API fixes; unknown fields are refused by name."""
+
+    model_config = ConfigDict(extra="forbid")
+
+
+class FunctionCall(OpenAIForm):
+    name: str
+    arguments: str
+    """JSON text; rendered and compared byte for byte."""
+
+
+class ToolCall(OpenAIForm):
+    id: str | None = None
+    type: Literal["function"] = "function"
+    index: int | None = None
+    function: FunctionCall
+
+
+class TextPart(OpenAIForm):
+    type: Literal["text", "input_text", "output_text"]
+    text: str
+
+
+class ChatMessage(OpenAIForm):
+    """One message. Fields that the SDKs send back with a reply (``refusal``, ``annotations``, ...) must be empty."""
+
+    role: Literal["system", "developer", "user", "assistant", "tool"]
+    content: str | list[TextPart] | None = None
+    tool_calls: list[ToolCall] | None = None
+    tool_call_id: str | None = None
+    name: str | None = None
+    reasoning: str | None = None
+    reasoning_content: str | None = None
+    refusal: None = None
+    audio: None = None
+    function_call: None = None
+    annotations: Annotated[list[Any], Field(max_length=0)] | None = None
+
+
+class FunctionSpec(OpenAIForm):
+    name: Annotated[str, StringConstraints(min_length=1, max_length=256)]
+    description: str | None = None
+    parameters: dict[str, Any] | None = None
+    strict: bool | None = None
+
+
+class ToolSpec(OpenAIForm):
+    type: Literal["function"]
+    function: FunctionSpec
+
+
+class StreamOptions(OpenAIForm):
+    include_usage: bool = False
+    include_obfuscation: bool | None = None
+
+
+class ChatCompletionRequest(OpenAIForm):
+    """OpenAI's request, the sampling options of vLLM that we share, and ``ludus``."""
+
+    model: str
+    """``name`` (leased by the episode at its first call) or ``name@step``."""
+    messages: Annotated[list[ChatMessage], Field(min_length=1)]
+    temperature: Annotated[float, Field(ge=0, le=2, allow_inf_nan=False)] | None = None
+    """Default 1; 0 is greedy."""
+    top_p: Annotated[float, Field(gt=0, le=1)] | None = None
+    top_k: Annotated[int, Field(ge=-1)] | None = None
+    """0 and -1: off."""
+    min_p: Annotated[float, Field(ge=0, le=1)] | None = None
+    n: Annotated[int, Field(ge=1, le=128)] | None = None
+    stop: str | list[str] | None = None
+    """Up to 16 strings; the reply's text ends before the first that appears, its ids with the token that completed it."""
+    max_tokens: int | None = None
+    max_completion_tokens: int | None = None
+    """Default: what the context leaves."""
+    seed: int | None = None
+    """Choice ``i`` of ``n`` is sampled with ``seed + i``; none: a fresh random seed for each choice."""
+    logprobs: bool | None = None
+    top_logprobs: int | None = None
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    tools: list[ToolSpec] | None = None
+    tool_choice: str | dict[str, Any] | None = None
+    parallel_tool_calls: bool | None = None
+    response_format: dict[str, Any] | None = None
+    presence_penalty: float | None = None
+    frequency_penalty: float | None = None
+    logit_bias: dict[str, float] | None = None
+    ignore_eos: bool | None = None
+    """vLLM's: sample exactly ``max_tokens`` tokens (benchmarks)."""
+    return_token_ids: bool | None = None
+    """vLLM's; ids are always returned."""
+    user: str | None = None
+    metadata: dict[str, Any] | None = None
+    store: bool | None = None
+    service_tier: str | None = None
+    safety_identifier: str | None = None
+    prompt_cache_key: str | None = None
+    ludus: LudusRequest | None = None
+
+
+class TokenLogprob(OpenAIForm):
+    token: str
+    logprob: float
+    bytes: list[int]
+    top_logprobs: list[Any]
+
+
+class ChoiceLogprobs(OpenAIForm):
+    content: list[TokenLogprob]
+
+
+class AssistantMessage(OpenAIForm):
+    role: Literal["assistant"]
+    content: str | None
+    tool_calls: list[ToolCall] | None = None
+    reasoning_content: str | None = None
+
+
+class ChatChoice(OpenAIForm):
+    index: int
+    message: AssistantMessage
+    finish_reason: Literal["stop", "length", "tool_calls"]
+    stop_reason: str | int | None
+    """vLLM's: the stop string or the stop token's id that ended the reply; None: cut by a limit."""
+    logprobs: ChoiceLogprobs | None
+    token_ids: list[TokenId]
+    ludus: LudusReply
+
+
+class PromptTokensDetails(OpenAIForm):
+    cached_tokens: int
+
+
+class Usage(OpenAIForm):
+    prompt_tokens: int
+    completion_tokens: int
+    total_tokens: int
+    prompt_tokens_details: PromptTokensDetails
+
+
+class ChatCompletion(OpenAIForm):
+    """OpenAI's reply with vLLM's ids and Ludus's account of where they belong."""
+
+    id: str
+    object: Literal["chat.completion"]
+    created: int
+    model: str
+    """``name@step`` that sampled."""
+    choices: list[ChatChoice]
+    usage: Usage
+    prompt_token_ids: list[TokenId]
+    ludus: LudusReply
+
+
+class ModelEntry(OpenAIForm):
+    id: str
+    """``name``, or ``name@step`` for each step that can be sampled."""
+    object: Literal["model"] = "model"
+    created: int
+    owned_by: str = "ludus"
+    root: str
+    """The plain name."""
+    max_model_len: int
+    ludus: ModelInfo
+
+
+class ModelList(OpenAIForm):
+    object: Literal["list"] = "list"
+    data: list[ModelEntry]

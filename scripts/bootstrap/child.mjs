@@ -35,15 +35,17 @@ export const run = (file, args, options = {}) =>
     let output = ""
     child.stdout?.setEncoding("utf8").on("data", (text) => (output += text))
     const sent = new Set()
+    /** @param {NodeJS.Signals} signal */
     const pass = (signal) => {
       if (!sent.has(signal)) child.kill(signal)
       sent.add(signal)
     }
+    /** @type {NodeJS.Signals[]} */
     const signals = ["SIGINT", "SIGTERM", "SIGHUP"]
     for (const signal of signals) process.on(signal, pass)
     child.on("error", reject)
     child.on("close", (code, signal) => {
       for (const name of signals) process.off(name, pass)
-      resolve({ code: code ?? 128 + (constants.signals[signal] ?? 0), output })
+      resolve({ code: code ?? 128 + (signal === null ? 0 : constants.signals[signal]), output })
     })
   })

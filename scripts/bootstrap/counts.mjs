@@ -17,6 +17,7 @@ export const vitestCounts = (file, code) => {
 export const junitCounts = (file, code) => {
   if (!existsSync(file)) return { passed: 0, failed: 1 }
   const head = /<testsuite\b[^>]*>/.exec(readFileSync(file, "utf8"))?.[0] ?? ""
+  /** @param {string} name */
   const count = (name) => Number(new RegExp(` ${name}="(\\d+)"`).exec(head)?.[1] ?? 0)
   const failed = count("failures") + count("errors")
   return atLeastOne({ passed: count("tests") - failed - count("skipped"), failed }, code)

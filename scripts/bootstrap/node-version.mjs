@@ -7,9 +7,12 @@ import { Advice } from "./say.mjs"
 
 /** Whether `version` (`"24.21.0"`) is at least `minimum`. @param {string} version @param {string} minimum */
 export const atLeast = (version, minimum) => {
-  const [a, b] = [version, minimum].map((text) => text.split(".").map(Number))
-  const place = b.findIndex((part, i) => (a[i] ?? 0) !== part)
-  return place === -1 || (a[place] ?? 0) > b[place]
+  const parts = version.split(".").map(Number)
+  for (const [place, wanted] of minimum.split(".").map(Number).entries()) {
+    const part = parts[place] ?? 0
+    if (part !== wanted) return part > wanted
+  }
+  return true
 }
 
 /** Ends with advice where this Node is too old for the bootstrap. */

@@ -5,10 +5,11 @@ import { spawn } from "node:child_process"
 import { ROOT } from "../bootstrap/child.mjs"
 
 /**
- * @param {readonly string[]} command @param {NodeJS.ProcessEnv} env
+ * @param {import("./checks.mjs").Command} command
+ * @param {NodeJS.ProcessEnv} env
  * @returns {Promise<{ code: number, output: string }>}
  */
-export const capture = ([file, ...args], env) =>
+export const capture = ({ file, args }, env) =>
   new Promise((resolve) => {
     const child = spawn(file, args, { cwd: ROOT, env, stdio: ["ignore", "pipe", "pipe"] })
     let output = ""

@@ -1,26 +1,41 @@
 /**
  * The list of checks. A check is a name and the commands that have to succeed.
  */
-import { existsSync, globSync } from "node:fs"
+import { existsSync, readdirSync } from "node:fs"
+import { join } from "node:path"
 import { ROOT } from "../bootstrap/child.mjs"
 
-/** @param {{ node: string, python: string }} workspace */
+/** @typedef {{ file: string, args: string[] }} Command */
+/** @typedef {{ name: string, commands: Command[] }} Check */
+
+/** @param {{ node: string, python: string }} workspace @returns {Check[]} */
 export const checks = ({ node, python }) => {
-  const bin = (name) => `${ROOT}/node_modules/.bin/${name}`
-  const effect = `${ROOT}/node_modules/@effect/tsgo-linux-x64/lib/tsc`
-  const tests = globSync("{packages,environments}/*/tsconfig.test.json", { cwd: ROOT })
-  const module = (name, ...args) => [python, "-m", name, ...args]
+  /** A program of `node_modules/.bin`. @param {string} name @param {string[]} args @returns {Command} */
+  const bin = (name, ...args) => ({ file: join(ROOT, "node_modules", ".bin", name), args })
+  /** A Python module. @param {string} name @param {string[]} args @returns {Command} */
+  const module = (name, ...args) => ({ file: python, args: ["-m", name, ...args] })
   return [
-    { name: "lint", commands: [[bin("oxlint"), "--type-aware", "--quiet"]] },
-    { name: "format", commands: [[bin("oxfmt"), "--check"]] },
-    { name: "types", commands: [[bin("tsc"), "-b"]] },
-    { name: "types of tests", commands: tests.map((file) => [bin("tsc"), "-p", file]) },
-    // The diagnostics of Effect's language service exist as a compiler for Linux only.
-    ...(existsSync(effect) ? [{ name: "effect diagnostics", commands: [[effect, "-p", "scripts/check/tsconfig.effect.json"]] }] : []),
-    { name: "unused code", commands: [[bin("knip")]] },
-    { name: "arrows", commands: [[node, "scripts/check/arrows.mjs"]] },
+    { name: "lint", commands: [bin("oxlint", "--type-aware", "--quiet")] },
+    { name: "format", commands: [bin("oxfmt", "--check")] },
+    { name: "types", commands: [bin("tsc", "-b")] },
+    { name: "types of tests", commands: [...testProjects(), "scripts"].map((project) => bin("tsc", "-p", project)) },
+    ...effectDiagnostics(),
+    { name: "unused code", commands: [bin("knip")] },
+    { name: "arrows between parts", commands: [{ file: node, args: ["scripts/check/arrows.ts"] }] },
     { name: "python lint", commands: [module("ruff", "check", "--no-cache", "backend")] },
     { name: "python format", commands: [module("ruff", "format", "--no-cache", "--check", "backend")] },
     { name: "python types", commands: [module("mypy", "--config-file", "backend/pyproject.toml", "backend/ludus_backend")] }
   ]
+}
+
+const testProjects = () =>
+  ["packages", "environments"].flatMap((parent) =>
+    readdirSync(join(ROOT, parent)).map((part) => `${parent}/${part}/tsconfig.test.json`)
+  )
+
+/** The diagnostics of Effect's language service exist as a compiler for Linux only. @returns {Check[]} */
+const effectDiagnostics = () => {
+  const file = join(ROOT, "node_modules", "@effect", "tsgo-linux-x64", "lib", "tsc")
+  const args = ["-p", "scripts/check/tsconfig.effect.json"]
+  return existsSync(file) ? [{ name: "effect diagnostics", commands: [{ file, args }] }] : []
 }

@@ -21,7 +21,7 @@ _SWEEP_SECONDS = 5.0
 
 
 @dataclass
-class OpenEpisodeState:
+class EpisodeState:
     """One episode. ``leases``: model name to the ``name@step`` that its first call resolved to."""
 
     id: str
@@ -31,8 +31,8 @@ class OpenEpisodeState:
     leases: dict[str, str] = field(default_factory=dict)
     conversations: Conversations = field(default_factory=Conversations)
     kv_keys: set[str] = field(default_factory=set)
-    requests: dict[str, Generation] = field(default_factory=dict)
-    """Finished and running generations by request id."""
+    requests: dict[str, tuple[bytes, Generation]] = field(default_factory=dict)
+    """Finished and running generations by request id, with the hash of the body they answer."""
     running: set[Generation] = field(default_factory=set)
 
     def policy_of(self, model: ServedModel, *, latest: bool) -> str:
@@ -51,19 +51,19 @@ class Episodes:
     def __init__(self, forget: Callable[[str], None], clock: Callable[[], float] = time.monotonic) -> None:
         self._forget = forget
         self._clock = clock
-        self._by_id: dict[str, OpenEpisodeState] = {}
-        self._by_key: dict[str, OpenEpisodeState] = {}
+        self._by_id: dict[str, EpisodeState] = {}
+        self._by_key: dict[str, EpisodeState] = {}
 
     def __len__(self) -> int:
         return len(self._by_id)
 
-    def open(self, episode_id: str | None, ttl_seconds: float = IMPLICIT_TTL_SECONDS) -> OpenEpisodeState:
+    def open(self, episode_id: str | None, ttl_seconds: float = IMPLICIT_TTL_SECONDS) -> EpisodeState:
         """Opens an episode, or finds it again under its id: a repeat after a lost answer gets the same key."""
         known = self._by_id.get(episode_id) if episode_id is not None else None
         if known is not None:
             known.ttl_seconds, known.last_used = ttl_seconds, self._clock()
             return known
-        opened = OpenEpisodeState(
+        opened = EpisodeState(
             id=episode_id if episode_id is not None else f"episode-{secrets.token_hex(12)}",
             key=KEY_PREFIX + secrets.token_urlsafe(24),
             ttl_seconds=ttl_seconds,
@@ -72,7 +72,7 @@ class Episodes:
         self._by_id[opened.id] = self._by_key[opened.key] = opened
         return opened
 
-    def by_id(self, episode_id: str) -> OpenEpisodeState:
+    def by_id(self, episode_id: str) -> EpisodeState:
         """The episode a request names in its header, opened with the default TTL where it is not open."""
         known = self._by_id.get(episode_id)
         if known is None:
@@ -80,30 +80,36 @@ class Episodes:
         known.last_used = self._clock()
         return known
 
-    def by_key(self, key: str) -> OpenEpisodeState | None:
-        """Dictionary look-up is safe here: keys are random (192 bits), and a near miss reveals nothing useful."""
-        return self._by_key.get(key)
+    def by_key(self, key: str) -> EpisodeState | None:
+        """The episode a key stands for. Keys are random (192 bits): a look-up that takes longer reveals nothing."""
+        known = self._by_key.get(key)
+        if known is not None:
+            known.last_used = self._clock()
+        return known
 
-    def close(self, episode_id: str) -> bool:
-        """Ends leases, stops what still samples for it, and frees ids and KV. False where it was not open."""
+    async def close(self, episode_id: str) -> None:
+        """Ends leases, stops what still samples for it, and frees ids and KV. Closing what is not open is no error."""
         closed = self._by_id.pop(episode_id, None)
         if closed is None:
-            return False
+            return
         del self._by_key[closed.key]
-        for generation in list(closed.running):
+        running = list(closed.running)
+        for generation in running:
             generation.abandon()
+        await asyncio.gather(*(generation.ended() for generation in running))
         for key in closed.kv_keys:
             self._forget(key)
-        return True
 
-    def sweep(self) -> None:
+    async def sweep(self) -> None:
         """Closes every episode that has been idle longer than its TTL; one that still samples is not idle."""
         now = self._clock()
-        idle = [e.id for e in self._by_id.values() if not e.running and now - e.last_used > e.ttl_seconds]
-        for episode_id in idle:
-            self.close(episode_id)
+        for episode in list(self._by_id.values()):
+            if episode.running:
+                episode.last_used = now
+            elif now - episode.last_used > episode.ttl_seconds:
+                await self.close(episode.id)
 
     async def keep_sweeping(self) -> None:
         while True:
             await asyncio.sleep(_SWEEP_SECONDS)
-            self.sweep()
+            await self.sweep()

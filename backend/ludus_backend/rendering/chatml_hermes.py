@@ -111,7 +111,11 @@ class ChatmlHermesRenderer:
         ids = list(token_ids)
         if ids and ids[-1] in self._stops:
             ids.pop()
-        content, calls = hermes.parse_calls(self._tokenizer.decode(ids))
+        return self.parse_text(self._tokenizer.decode(ids))
+
+    def parse_text(self, text: str) -> ParsedResponse:
+        """The same for text that was already decoded, or cut before a stop string."""
+        content, calls = hermes.parse_calls(text)
         return ParsedResponse(content=content, tool_calls=calls)
 
     def _opening(self) -> list[int]:

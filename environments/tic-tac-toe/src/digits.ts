@@ -5,6 +5,7 @@
 import { Reward } from "@ludus/core"
 import { Action, Environment, Scenario } from "@ludus/env"
 import { Schema } from "effect"
+import * as Baselines from "./baselines.ts"
 import { draw, result, shares, TicTacToe } from "./environment.ts"
 import { randomLegal } from "./players.ts"
 import { EMPTY, free, outcome, place } from "./rules.ts"
@@ -33,6 +34,7 @@ export class TicTacToeDigits extends Environment.Class("tic-tac-toe-digits", {
     outcome: invalid === undefined ? result(board, "X") : 0,
     invalid: invalid === undefined ? 0 : -0.5 + 0.1 * valid - (invalid === "unparsed" ? 0.2 : 0)
   }),
+  baselines: Baselines.digits,
   metrics: ({ board }, _scenario, { turns, unparsed, illegal }) => ({
     ...shares(board, "X"),
     format: turns === 0 ? 1 : 1 - unparsed / turns,

@@ -4,6 +4,7 @@
 import { Reward } from "@ludus/core"
 import { Action, Environment, Scenario } from "@ludus/env"
 import { Schema } from "effect"
+import * as Baselines from "./baselines.ts"
 import { randomLegal } from "./players.ts"
 import { EMPTY, free, type Mark, other, outcome, place } from "./rules.ts"
 
@@ -52,6 +53,7 @@ export class TicTacToe extends Environment.Class("tic-tac-toe", {
     outcome: result(board, side),
     invalid: invalid === undefined ? 0 : -0.5 + 0.1 * valid
   }),
+  baselines: Baselines.ticTacToe,
   metrics: ({ board }, { side }, { turns, unparsed, illegal }) => ({
     ...shares(board, side),
     format: turns === 0 ? 1 : 1 - unparsed / turns,

@@ -10,7 +10,10 @@
  */
 import { type ChildProcess, spawn } from "node:child_process"
 import type { Readable } from "node:stream"
-import { Effect, type Scope } from "effect"
+import { Effect, Schema, type Scope } from "effect"
+
+/** The operating system could not start the program; the message is its own. */
+export class SpawnFailed extends Schema.TaggedError<SpawnFailed>()("SpawnFailed", { message: Schema.String }) {}
 
 export interface Command {
   readonly file: string
@@ -45,8 +48,8 @@ export interface ChildGroup {
 const living = new Set<number>()
 process.on("exit", () => living.forEach((pid) => signal(pid, "SIGKILL")))
 
-/** Starts the command in its own group; the group is gone when the scope has closed. Fails with the error of `spawn`. */
-export const startGroup = (command: Command): Effect.Effect<ChildGroup, NodeJS.ErrnoException, Scope.Scope> =>
+/** Starts the command in its own group; the group is gone when the scope has closed. */
+export const startGroup = (command: Command): Effect.Effect<ChildGroup, SpawnFailed, Scope.Scope> =>
   Effect.map(
     Effect.acquireRelease(launch(command), (running) => stop(running, command.patience ?? 2000)),
     (running) => running.group
@@ -57,14 +60,14 @@ interface Running {
   readonly group: ChildGroup
 }
 
-const launch = (command: Command): Effect.Effect<Running, NodeJS.ErrnoException> =>
+const launch = (command: Command): Effect.Effect<Running, SpawnFailed> =>
   Effect.callback((resume) => {
     const child = spawn(command.file, command.args, {
       detached: true,
       env: command.env,
       stdio: ["pipe", command.stdout, command.stderr]
     })
-    child.once("error", (error) => resume(Effect.fail(error)))
+    child.once("error", ({ message }) => resume(Effect.fail(new SpawnFailed({ message }))))
     // A child that has gone makes its pipe fail; its end is told once, by `ended`.
     child.stdin?.on("error", () => {})
     const { pid } = child

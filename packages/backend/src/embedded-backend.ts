@@ -3,7 +3,7 @@
  */
 import { randomBytes, randomUUID } from "node:crypto"
 import { join } from "node:path"
-import { Backend, BackendError, connect } from "@ludus/core"
+import { Backend, BackendError, BackendProvider, connect } from "@ludus/core"
 import { type Duration, Effect, Layer, Schema } from "effect"
 import { childEnvironment } from "./child-environment.ts"
 import { type ChildGroup, startGroup } from "./child-group.ts"
@@ -24,39 +24,55 @@ export interface EmbeddedOptions extends PythonEnvironmentOptions {
 }
 
 /**
- * Starts the backend and connects to it; the child and its engine are gone when the layer's scope has closed, within about
+ * Starts the backend and connects to it; the child and its engine are gone when the scope has closed, within about
  * 2 seconds. Fails with the codes `start_failed` (with the last lines of its log) and `start_timeout`, and with those of
  * `connect`.
  */
-export const layerEmbedded = (options: EmbeddedOptions): Layer.Layer<Backend, BackendError | PythonEnvironmentError> =>
-  Layer.effect(
-    Backend,
-    Effect.gen(function* () {
-      const environment = options.environment ?? (yield* pythonEnvironment(options))
-      const log = yield* openLog(join(options.stateRoot, "backend.log")).pipe(
-        Effect.mapError((error) => startFailed(`its log cannot be written: ${error.message}`))
-      )
-      const token = randomBytes(32).toString("base64url")
-      const instance = randomUUID()
-      const child = yield* startGroup({
-        file: environment.python,
-        args: ["-m", "ludus_backend", ...serveArguments(options, instance)],
-        env: variables(options, environment, token),
-        stdout: "pipe",
-        stderr: log.descriptor
-      }).pipe(Effect.mapError((error) => startFailed(error.message)))
-      const { port } = yield* ready(child, log, options.startTimeout ?? "2 minutes")
-      child.unref()
-      return yield* connect({ url: `http://127.0.0.1:${port}`, token, instance })
-    })
+export const openEmbedded = Effect.fn("Backend.openEmbedded")(function* (options: EmbeddedOptions) {
+  const environment = options.environment ?? (yield* pythonEnvironment(options))
+  const log = yield* openLog(join(options.stateRoot, "backend.log")).pipe(
+    Effect.mapError((error) => startFailed(`its log cannot be written: ${error.message}`))
   )
+  const token = randomBytes(32).toString("base64url")
+  const instance = randomUUID()
+  const child = yield* startGroup({
+    file: environment.python,
+    args: ["-m", "ludus_backend", ...serveArguments(options, instance)],
+    env: variables(options, environment, token),
+    stdout: "pipe",
+    stderr: log.descriptor
+  }).pipe(Effect.mapError((error) => startFailed(error.message)))
+  const ended = Effect.flatMap(child.ended, ({ code, signal }) =>
+    Effect.fail(startFailed(`it ended with ${signal ?? `exit code ${code}`}.\n${log.tail()}`))
+  )
+  const port = yield* listening(child, log, options.startTimeout ?? "2 minutes").pipe(Effect.raceFirst(ended))
+  const backend = yield* connect({ url: `http://127.0.0.1:${port}`, token, instance }).pipe(Effect.raceFirst(ended))
+  child.unref()
+  return backend
+})
+
+/** One embedded backend for everything that the layer is provided to. */
+export const layerEmbedded = (options: EmbeddedOptions): Layer.Layer<Backend, BackendError | PythonEnvironmentError> =>
+  Layer.effect(Backend, openEmbedded(options))
+
+/** An embedded backend for each run, with its state in the run's folder. */
+export const providerEmbedded = (options: Omit<EmbeddedOptions, "stateRoot"> = {}): Layer.Layer<BackendProvider> =>
+  Layer.succeed(BackendProvider, {
+    open: ({ stateRoot }) =>
+      Effect.catchTag(openEmbedded({ ...options, stateRoot }), "PythonEnvironmentError", ({ message, advice }) =>
+        Effect.fail(new BackendError({ code: "python_environment", message, advice }))
+      )
+  })
 
 const serveArguments = (options: EmbeddedOptions, instance: string): ReadonlyArray<string> => [
   "serve",
-  ...["--host", "127.0.0.1", "--port", "0"],
-  ...["--state", options.stateRoot, "--instance", instance],
-  ...["--token-env", "LUDUS_TOKEN", "--parent-stdin"],
-  ...(options.threads === undefined ? [] : ["--threads", String(options.threads)])
+  "--host=127.0.0.1",
+  "--port=0",
+  `--state=${options.stateRoot}`,
+  `--instance=${instance}`,
+  "--token-env=LUDUS_TOKEN",
+  "--parent-stdin",
+  ...(options.threads === undefined ? [] : [`--threads=${options.threads}`])
 ]
 
 /** `PYTHONSAFEPATH`: a folder named like a module in the user's working directory must not be imported in its place. */
@@ -71,12 +87,9 @@ const variables = (options: EmbeddedOptions, environment: PythonEnvironment, tok
 
 const Ready = Schema.fromJsonString(Schema.Struct({ port: Schema.Int, pid: Schema.Int }))
 
-/** Waits for the line that names the port, for the child's end, or for the deadline: whichever is first. */
-const ready = (child: ChildGroup, log: LogFile, timeout: Duration.Input) => {
-  const ended = Effect.flatMap(child.ended, ({ code, signal }) =>
-    Effect.fail(startFailed(`it ended with ${signal ?? `exit code ${code}`} before it listened.\n${log.tail()}`))
-  )
-  return Effect.raceFirst(firstLine(child), ended).pipe(
+/** Waits for the line that names the port, at most until the deadline. */
+const listening = (child: ChildGroup, log: LogFile, timeout: Duration.Input): Effect.Effect<number, BackendError> =>
+  firstLine(child).pipe(
     Effect.timeoutOrElse({
       duration: timeout,
       orElse: () =>
@@ -89,10 +102,12 @@ const ready = (child: ChildGroup, log: LogFile, timeout: Duration.Input) => {
         )
     }),
     Effect.flatMap((line) =>
-      Effect.mapError(Schema.decodeUnknownEffect(Ready)(line), () => startFailed(`it printed ${JSON.stringify(line)} instead of its port.`))
-    )
+      Schema.decodeEffect(Ready)(line).pipe(
+        Effect.mapError(() => startFailed(`it printed ${JSON.stringify(line)} instead of its port.`))
+      )
+    ),
+    Effect.map(({ port }) => port)
   )
-}
 
 const startFailed = (why: string): BackendError =>
   new BackendError({

@@ -17,7 +17,7 @@ export interface Python {
 }
 
 const CANDIDATES = ["python3.13", "python3.12", "python3.11", "python3"]
-const SUPPORTED = ["3.11", "3.12", "3.13"]
+const SUPPORTED = new Set(["3.11", "3.12", "3.13"])
 const ADVICE = "Install Python 3.11, 3.12 or 3.13, or set LUDUS_PYTHON to the path of one."
 
 /** Fails with step `python`, saying which interpreters were found and why they do not do. */
@@ -27,7 +27,7 @@ export const findPython = Effect.fn("Backend.findPython")(function* (variables: 
   for (const name of chosen === undefined || chosen === "" ? CANDIDATES : [chosen]) {
     const found = yield* probe(name, variables)
     if (typeof found === "string") tried.push(found)
-    else if (SUPPORTED.includes(found.minor)) return found
+    else if (SUPPORTED.has(found.minor)) return found
     else tried.push(`${name} is Python ${found.version}`)
   }
   const seen = tried.filter((line) => line !== "")

@@ -16,23 +16,22 @@ export interface Installation {
 
 /** Runs one command to its end, its output going to the log. Fails with the last lines of it. Interrupting it kills it. */
 export const install = (command: Installation): Effect.Effect<void, PythonEnvironmentError> =>
-  Effect.scoped(
-    Effect.gen(function* () {
-      const { descriptor } = command.log
-      const child = yield* startGroup({ ...command, stdout: descriptor, stderr: descriptor })
-      const ended = yield* child.ended
-      if (ended.code !== 0) return yield* Effect.fail(new Error(command.log.tail()))
-    })
-  ).pipe(
-    Effect.mapError(
-      ({ message }) =>
-        new PythonEnvironmentError({
-          step: command.step,
-          message: `${FAILED[command.step]}\n${message}\n(all of it: ${command.log.path})`,
-          advice: adviceFor(message)
-        })
-    )
+  Effect.gen(function* () {
+    const { descriptor } = command.log
+    const child = yield* startGroup({ ...command, stdout: descriptor, stderr: descriptor })
+    const ended = yield* child.ended
+    if (ended.code !== 0) return yield* failed(command, command.log.tail())
+  }).pipe(
+    Effect.catchTag("SpawnFailed", ({ message }) => failed(command, message)),
+    Effect.scoped
   )
+
+const failed = ({ step, log }: Installation, output: string): PythonEnvironmentError =>
+  new PythonEnvironmentError({
+    step,
+    message: `${FAILED[step]}\n${output}\n(all of it: ${log.path})`,
+    advice: adviceFor(output)
+  })
 
 const FAILED = {
   venv: "The Python environment could not be made:",
@@ -48,7 +47,7 @@ const KNOWN: ReadonlyArray<readonly [RegExp, string]> = [
   [/certificate|ssl/i, "The package index could not be trusted: name your network's certificate with PIP_CERT."],
   [/connection|name resolution|timed out|timeout|unreachable|proxy|getaddrinfo/i, "The package index could not be reached: check the network and HTTPS_PROXY, then start again; what was downloaded is kept."],
   [/401|403|forbidden|credential/i, "The package index refused: check PIP_INDEX_URL and LUDUS_TORCH_INDEX."],
-  [/no matching distribution|could not find a version/i, "The package index has no such version for this Python and platform: check LUDUS_TORCH_INDEX and PIP_INDEX_URL, or set LUDUS_PYTHON to Python 3.11."],
+  [/no matching distribution|could not find a version|resolutionimpossible/i, "The package index has no such version for this Python and platform: check LUDUS_TORCH_INDEX and PIP_INDEX_URL, or set LUDUS_PYTHON to Python 3.11."],
   [/permission denied|read-only/i, "The cache folder cannot be written: name another one with LUDUS_CACHE."]
 ]
 

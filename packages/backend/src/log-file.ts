@@ -6,7 +6,10 @@
  */
 import { closeSync, fstatSync, mkdirSync, openSync, readSync } from "node:fs"
 import { dirname } from "node:path"
-import { Effect, type Scope } from "effect"
+import { Effect, Schema, type Scope } from "effect"
+
+/** The file could not be opened; the message is the file system's own. */
+export class LogNotWritable extends Schema.TaggedError<LogNotWritable>()("LogNotWritable", { message: Schema.String }) {}
 
 export interface LogFile {
   readonly path: string
@@ -15,8 +18,8 @@ export interface LogFile {
   readonly tail: () => string
 }
 
-/** Opens the file for appending, with its folder; closed with the scope. Fails with the error of the file system. */
-export const openLog = (path: string): Effect.Effect<LogFile, NodeJS.ErrnoException, Scope.Scope> =>
+/** Opens the file for appending, with its folder; closed with the scope. */
+export const openLog = (path: string): Effect.Effect<LogFile, LogNotWritable, Scope.Scope> =>
   Effect.acquireRelease(
     Effect.try({
       try: () => {
@@ -25,7 +28,7 @@ export const openLog = (path: string): Effect.Effect<LogFile, NodeJS.ErrnoExcept
         const begin = fstatSync(descriptor).size
         return { path, descriptor, tail: () => tail(descriptor, begin) }
       },
-      catch: (error) => error as NodeJS.ErrnoException
+      catch: (error) => new LogNotWritable({ message: String(error) })
     }),
     (log) => Effect.sync(() => closeSync(log.descriptor))
   )

@@ -78,7 +78,7 @@ const make = Effect.fn("Backend.makePythonEnvironment")(function* (
   onProgress: (line: string) => Effect.Effect<void>
 ) {
   yield* checkDisk(place)
-  const log = yield* openLog(`${place}.log`).pipe(Effect.mapError(cannotWrite(place)))
+  const log = yield* openLog(`${place}.log`).pipe(Effect.mapError(({ message }) => cannotWrite(place, message)))
   yield* takeLock(python.executable, `${place}.lock`, log, variables, onProgress("Another process is making the Python environment; waiting for it."))
   if (yield* isComplete(place)) return
   const begin = yield* Clock.currentTimeMillis
@@ -114,8 +114,7 @@ const checkDisk = Effect.fnUntraced(function* (place: string) {
     const disk = await statfs(folder)
     return disk.bavail * disk.bsize
   })
-  if (free >= NEEDED_BYTES) return
-  return yield* new PythonEnvironmentError({
+  if (free < NEEDED_BYTES) return yield* new PythonEnvironmentError({
     step: "disk",
     message: `${folder} has ${(free / 1e9).toFixed(1)} GB free; the Python environment needs 2.5 GB.`,
     advice: "Free some room, or name a cache folder on a larger disk with LUDUS_CACHE."
@@ -123,11 +122,11 @@ const checkDisk = Effect.fnUntraced(function* (place: string) {
 })
 
 const onDisk = <A>(place: string, run: () => Promise<A>): Effect.Effect<A, PythonEnvironmentError> =>
-  Effect.tryPromise({ try: run, catch: (error) => cannotWrite(place)(error as Error) })
+  Effect.tryPromise({ try: run, catch: (error) => cannotWrite(place, String(error)) })
 
-const cannotWrite = (place: string) => (error: Error) =>
+const cannotWrite = (place: string, why: string): PythonEnvironmentError =>
   new PythonEnvironmentError({
     step: "disk",
-    message: `${join(place, "..")} cannot be written: ${error.message}`,
+    message: `${join(place, "..")} cannot be written: ${why}`,
     advice: "Make the folder writable, or name another cache folder with LUDUS_CACHE."
   })

@@ -5,8 +5,7 @@
  * lock to guess about after a crash.
  */
 import { Effect, type Scope } from "effect"
-import type { Variables } from "./child-environment.ts"
-import { childEnvironment } from "./child-environment.ts"
+import { childEnvironment, type Variables } from "./child-environment.ts"
 import { startGroup } from "./child-group.ts"
 import { firstLine } from "./first-line.ts"
 import type { LogFile } from "./log-file.ts"
@@ -15,11 +14,7 @@ import { PythonEnvironmentError } from "./python-environment-error.ts"
 const HOLDER = `
 import fcntl, sys
 file = open(sys.argv[1], "a")
-try:
-    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-except OSError:
-    print("busy", file=sys.stderr, flush=True)
-    fcntl.flock(file, fcntl.LOCK_EX)
+fcntl.flock(file, fcntl.LOCK_EX)
 print("held", flush=True)
 sys.stdin.read()
 `
@@ -42,14 +37,12 @@ export const takeLock = (
     })
     const notice = onWait.pipe(Effect.delay("2 seconds"), Effect.andThen(Effect.never))
     const line = yield* Effect.raceFirst(Effect.raceFirst(firstLine(holder), notice), Effect.as(holder.ended, ""))
-    if (line !== "held") return yield* Effect.fail(new Error(log.tail()))
-  }).pipe(
-    Effect.mapError(
-      (error) =>
-        new PythonEnvironmentError({
-          step: "lock",
-          message: `The lock ${path} could not be taken: ${error.message}`,
-          advice: "Check that the cache folder can be written, or name another one with LUDUS_CACHE."
-        })
-    )
-  )
+    if (line !== "held") return yield* notTaken(path, log.tail())
+  }).pipe(Effect.catchTag("SpawnFailed", ({ message }) => notTaken(path, message)))
+
+const notTaken = (path: string, why: string): PythonEnvironmentError =>
+  new PythonEnvironmentError({
+    step: "lock",
+    message: `The lock ${path} could not be taken: ${why}`,
+    advice: "Check that the cache folder can be written, or name another one with LUDUS_CACHE."
+  })

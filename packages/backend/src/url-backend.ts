@@ -1,9 +1,12 @@
 /**
- * A backend that somebody else started: on this machine or another one.
+ * A backend that somebody else started, on this machine or another one. Nothing is started here, and nothing is stopped.
  */
-import { Backend, type BackendError, connect } from "@ludus/core"
+import { BackendProvider, connect, type ConnectOptions, layerHttp } from "@ludus/core"
 import { Layer } from "effect"
 
-/** Connects to a running backend; `token` is its bearer token. Nothing is started, and nothing is stopped at the end. */
-export const layerUrl = (options: { readonly url: string; readonly token: string }): Layer.Layer<Backend, BackendError> =>
-  Layer.effect(Backend, connect(options))
+/** Connects to a running backend at `url` with its bearer `token`. */
+export const layerUrl = layerHttp
+
+/** The same backend for every run; the run's checkpoints stay with it. */
+export const providerUrl = (options: ConnectOptions): Layer.Layer<BackendProvider> =>
+  Layer.succeed(BackendProvider, { open: () => connect(options) })

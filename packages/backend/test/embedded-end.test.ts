@@ -24,7 +24,7 @@ const nothingLeft = Effect.fnUntraced(function* (state: string) {
   assert.isFalse(yield* listens(port))
 })
 
-describe("PROC-02 nothing is left of the backend", () => {
+describe.concurrent("PROC-02 nothing is left of the backend", { timeout: 30_000 }, () => {
   it.live("when its scope closes, and when it is closed twice", () =>
     Effect.gen(function* () {
       const state = yield* stateFolder

@@ -1,1 +1,2 @@
-export {}
+export { trainEnvironment, type TrainEnvironmentOptions } from "./promise.ts"
+export { progressView } from "./progress-view.ts"

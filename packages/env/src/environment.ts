@@ -19,7 +19,7 @@
  * }) {}
  * ```
  */
-import type { Reward, Seed, StopReason } from "@ludus/core"
+import type { Policy, Reward, Seed, StopReason } from "@ludus/core"
 import type { Effect, Layer, Schema, Scope } from "effect"
 import type { Action, Illegal } from "./action.ts"
 import type { Limits } from "./limits.ts"
@@ -89,6 +89,8 @@ export interface Behaviour<Sc, St, A, Seats extends string, Rewards, Req> {
   readonly next?: (state: St, scenario: Sc) => Seats
   /** The value of every episode term, in its bounds. */
   readonly score: (state: St, scenario: Sc, ending: Ending<Seats>) => OrEffect<Values<Rewards, "episode">, Req>
+  /** Policies to stand beside a model in evaluations: random, scripted, optimal. */
+  readonly baselines?: ReadonlyArray<Policy.Policy>
   /** Numbers beside the reward, averaged per iteration. */
   readonly metrics?: (state: St, scenario: Sc, ending: Ending<Seats>) => Record<string, number>
 }

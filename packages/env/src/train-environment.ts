@@ -6,8 +6,10 @@
  */
 import {
   BackendProvider,
+  type BackendService,
   type Group,
   openRun,
+  type Policy,
   Progress,
   runTrainingLoop,
   type ScoredGroup,
@@ -19,11 +21,17 @@ import { Effect, Schedule, Schema } from "effect"
 import { checkDeclaration, type InvalidEnvironment, takeScenario } from "./check-declaration.ts"
 import type { Any, Requirements } from "./environment.ts"
 import { seatsOf } from "./episode.ts"
+import { type Evaluation, evaluateEnvironment } from "./evaluate-environment.ts"
 import { rollOut } from "./rollout.ts"
 import { totalBounds } from "./score.ts"
 import { InvalidOption, type ResolvedOptions, resolveOptions, scenarioIndices, type TrainingOptions } from "./training-options.ts"
 import * as Waits from "./waits.ts"
 import * as Watchdog from "./watchdog.ts"
+
+export interface EnvironmentReport extends TrainReport {
+  /** Held-out games after training, where `finalEvaluation` asked for them. */
+  readonly evaluations: ReadonlyArray<Evaluation>
+}
 
 /**
  * Trains the model of a run on an environment; a run that exists goes on where it stopped.
@@ -37,7 +45,7 @@ import * as Watchdog from "./watchdog.ts"
 export const trainEnvironment = <E extends Any>(
   environment: E,
   given: TrainingOptions = {}
-): Effect.Effect<TrainReport, TrainingError | InvalidOption | InvalidEnvironment, BackendProvider | Requirements<E>> =>
+): Effect.Effect<EnvironmentReport, TrainingError | InvalidOption | InvalidEnvironment, BackendProvider | Requirements<E>> =>
   Effect.gen(function* () {
     const options = resolveOptions({ id: environment.id, seats: seatsOf(environment) }, given)
     if (options instanceof InvalidOption) return yield* options
@@ -67,7 +75,7 @@ export const trainEnvironment = <E extends Any>(
     const common = { seed: options.seed, concurrency: options.concurrency, watchdog, waits }
     const encode = Schema.encodeUnknownEffect(environment.spec.scenario)
 
-    return yield* runTrainingLoop<InvalidEnvironment, never>({
+    const report = yield* runTrainingLoop<InvalidEnvironment, never>({
       run,
       environment: environment.id,
       backend,
@@ -119,11 +127,42 @@ export const trainEnvironment = <E extends Any>(
           ) as never
       }
     })
+    return { ...report, evaluations: yield* evaluateAfter(environment, options, backend, report) }
   }).pipe(Effect.scoped) as Effect.Effect<
-    TrainReport,
+    EnvironmentReport,
     TrainingError | InvalidOption | InvalidEnvironment,
     BackendProvider | Requirements<E>
   >
+
+/** The trained model beside the untrained one and the environment's baselines, on the same held-out scenarios. */
+const evaluateAfter = Effect.fnUntraced(function* (
+  environment: Any,
+  options: ResolvedOptions,
+  backend: BackendService,
+  report: TrainReport
+) {
+  const { scenarios, temperatures } = options.finalEvaluation
+  if (scenarios === 0) return []
+  const common = { scenarios, seed: options.seed, concurrency: options.concurrency }
+  const models = [...new Set([`${options.name}@0`, report.policy])].map((name) => backend.policy(name))
+  const rows: Array<Evaluation> = []
+  const evaluate = Effect.fnUntraced(function* (policy: Policy.Policy, temperature: number) {
+    const [row] = yield* evaluateEnvironment(environment, [policy], { ...common, temperature })
+    if (row === undefined) return
+    rows.push(row)
+    yield* Progress.publish({
+      _tag: "EvaluationFinished",
+      iteration: report.iterations,
+      policy: row.policy,
+      episodes: scenarios,
+      metrics: Object.fromEntries(Object.entries(row.figures).filter(([, value]) => Number.isFinite(value)))
+    })
+  })
+  for (const temperature of temperatures) for (const policy of models) yield* evaluate(policy, temperature)
+  // a baseline has no temperature of its own
+  for (const policy of environment.behaviour.baselines ?? []) yield* evaluate(policy, 1)
+  return rows
+})
 
 /** Every few seconds, names the episodes that have waited for longer than they should. */
 const reportStalls = (waits: Waits.Waits, seconds: number) =>

@@ -53,6 +53,15 @@ export const TrainingOptions = Schema.Struct({
       temperature: Schema.optionalKey(Schema.Finite.check(Schema.isGreaterThanOrEqualTo(0)))
     })
   ),
+  /** After the last iteration: the trained model, the untrained one and the environment's baselines, side by side. */
+  finalEvaluation: Schema.optionalKey(
+    Schema.Struct({
+      /** Held-out scenarios; 0 (default) turns it off. */
+      scenarios: Schema.optionalKey(count(0)),
+      /** Default `[0, 1]`: greedy, and as it is. */
+      temperatures: Schema.optionalKey(Schema.Array(Schema.Finite.check(Schema.isGreaterThanOrEqualTo(0))))
+    })
+  ),
   budgets: Schema.optionalKey(Budgets),
   /** Seconds after which a waiting episode is reported. Default 60. */
   stallSeconds: Schema.optionalKey(Schema.Finite.check(Schema.isGreaterThan(0))),
@@ -88,6 +97,7 @@ export interface ResolvedOptions {
   readonly concurrency: number
   readonly seats: ReadonlyArray<string>
   readonly evaluate: { readonly every: number; readonly scenarios: number; readonly temperature: number }
+  readonly finalEvaluation: { readonly scenarios: number; readonly temperatures: ReadonlyArray<number> }
   readonly budgets: FailureBudgets
   readonly stallSeconds: number
   readonly shuffleRewards: boolean
@@ -145,6 +155,10 @@ export const resolveOptions = (
       every: options.evaluate?.every ?? 10,
       scenarios: options.evaluate?.scenarios ?? 64,
       temperature: options.evaluate?.temperature ?? 1
+    },
+    finalEvaluation: {
+      scenarios: options.finalEvaluation?.scenarios ?? 0,
+      temperatures: options.finalEvaluation?.temperatures ?? [0, 1]
     },
     budgets: options.budgets ?? {},
     stallSeconds: options.stallSeconds ?? 60,

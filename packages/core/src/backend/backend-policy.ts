@@ -3,11 +3,10 @@
  * sampled before it, and only the ids behind that are kept.
  */
 import { Effect } from "effect"
-import { type Ancestry, makeAncestry } from "../ancestry.ts"
+import { makeAncestry } from "../ancestry.ts"
 import { askEndpoint } from "../ask-endpoint.ts"
-import { type ChatReply, finishReason, logprobs } from "../chat-wire.ts"
-import { hashIds } from "../exchange.ts"
-import { type Answer, type Conversation, type Policy, PolicyFailure } from "../policy.ts"
+import { exactAnswer } from "../exact-answer.ts"
+import { type Conversation, type Policy, PolicyFailure } from "../policy.ts"
 import { openEpisode } from "./episode.ts"
 import { type Link, linkRequest } from "./link.ts"
 import { EPISODE_HEADER } from "./protocol.ts"
@@ -46,33 +45,9 @@ const conversation = (link: Link, model: string, episode: string): Conversation 
         ludus: { train: options.train, request: `${episode}/${options.turn}` }
       })
       const { attempts, reply } = yield* askEndpoint({ ...request, headers: { ...request.headers, [EPISODE_HEADER]: episode } }, endpoint)
-      const answer = toAnswer(reply, attempts, ancestry)
-      if (typeof answer !== "string") return answer
+      const answer = exactAnswer(reply, reply.choices[0], ancestry)
+      if (typeof answer !== "string") return { ...answer, attempts }
       return yield* new PolicyFailure({ policy: model, message: `${link.url}: ${answer}`, attempts })
     })
-  }
-}
-
-/** The answer, or what is wrong with the reply's ids. */
-const toAnswer = (reply: ChatReply, attempts: number, ancestry: Ancestry): Answer | string => {
-  const choice = reply.choices[0]
-  const ludus = choice.ludus ?? reply.ludus
-  const prompt = reply.prompt_token_ids
-  const sampledIds = choice.token_ids
-  const given = logprobs(choice)
-  if (!ludus || !prompt || !sampledIds || given === undefined) return "the reply has no ids: this is not a Ludus backend"
-  if (given.length !== sampledIds.length) return `${sampledIds.length} sampled ids came with ${given.length} log-probabilities`
-  if (hashIds(prompt) !== ludus.prefixHash) return `the prompt ids of ${ludus.exchange} do not have the hash that came with them`
-  const promptIds = ludus.parent === null ? prompt : ancestry.suffix(ludus.parent, prompt)
-  if (promptIds === undefined) return `the prompt ids of ${ludus.exchange} do not extend those of ${ludus.parent}`
-  ancestry.add(ludus.exchange, ludus.parent, promptIds, sampledIds)
-  return {
-    id: ludus.exchange,
-    parent: ludus.parent,
-    reply: choice.message,
-    finishReason: finishReason(choice.finish_reason),
-    policy: ludus.policy,
-    tokens: { promptIds, sampledIds, logprobs: given, prefixHash: ludus.prefixHash },
-    attempts
   }
 }

@@ -23,6 +23,11 @@ export const openEpisode = (link: Link, label: string): Effect.Effect<EpisodeHan
       return call(link, linkRequest(link, "POST", "/v1/ludus/episodes", { id, ttlSeconds: TTL_SECONDS }), EpisodeHandle)
     }),
     // The time to live ends what cannot be ended now.
-    ({ id }) => send(linkRequest(link, "DELETE", `/v1/ludus/episodes/${encodeURIComponent(id)}`)).pipe(Effect.timeoutOption("5 seconds"), Effect.ignore),
+    ({ id }) =>
+      send(linkRequest(link, "DELETE", `/v1/ludus/episodes/${encodeURIComponent(id)}`)).pipe(
+        Effect.interruptible,
+        Effect.timeoutOption("5 seconds"),
+        Effect.ignore
+      ),
     { interruptible: true }
   )

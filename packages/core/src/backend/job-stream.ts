@@ -4,7 +4,7 @@
 import { Effect, Option, Schedule, Schema, Stream } from "effect"
 import { Sse } from "effect/encoding"
 import { HttpFailure, isRetryable } from "../http/http-failure.ts"
-import { bodyFailure, openBody } from "../http/send.ts"
+import { connectionFailure, openBody } from "../http/send.ts"
 import { BackendError } from "./backend.ts"
 import { call, decodeBody, fromDetail, type Link, linkRequest, toBackendError } from "./link.ts"
 import { JobEvent, TrainAccepted, type TrainRequest, TrainResult } from "./protocol.ts"
@@ -61,7 +61,7 @@ const followJob = (link: Link, job: string, onEvent: (event: JobEvent) => Effect
   const followOnce = Effect.scoped(
     Effect.gen(function* () {
       const body = yield* openBody(request())
-      const end = yield* Stream.fromAsyncIterable(body, bodyFailure).pipe(
+      const end = yield* Stream.fromAsyncIterable(body, connectionFailure).pipe(
         Stream.timeoutOrElse({ duration: SILENCE, orElse: () => Stream.empty }),
         Stream.decodeText(),
         Stream.pipeThroughChannel(Sse.decode()),
@@ -75,7 +75,7 @@ const followJob = (link: Link, job: string, onEvent: (event: JobEvent) => Effect
   )
   return followOnce.pipe(
     Effect.retry({
-      schedule: Schedule.min([Schedule.exponential("250 millis"), Schedule.spaced("5 seconds")]).pipe(Schedule.jittered),
+      schedule: Schedule.min([Schedule.exponential(link.retry.baseMillis), Schedule.spaced(link.retry.capMillis)]).pipe(Schedule.jittered),
       while: (error) => error._tag !== "BackendError" && (error._tag !== "HttpFailure" || isRetryable(error)) && ++failures < 10
     }),
     Effect.mapError((error) =>

@@ -35,7 +35,8 @@ const begin = (request: HttpRequest, signal: AbortSignal) =>
 const refused = (status: number, body: string, headers: HttpFailure["headers"] = {}) =>
   new HttpFailure({ message: `status ${status}`, status, body, headers })
 
-const connectionFailure = (cause: unknown): HttpFailure => {
+/** What a failed connection or a cut body is, as a value. */
+export const connectionFailure = (cause: unknown): HttpFailure => {
   if (cause instanceof HttpFailure) return cause
   const code = typeof cause === "object" && cause !== null && "code" in cause ? String(cause.code) : "unknown"
   return new HttpFailure({ message: cause instanceof Error ? cause.message || code : String(cause), code })
@@ -72,6 +73,3 @@ export const openBody = (request: HttpRequest): Effect.Effect<AsyncIterable<Uint
       catch: connectionFailure
     })
   })
-
-/** A failure while a body is read. */
-export const bodyFailure = connectionFailure

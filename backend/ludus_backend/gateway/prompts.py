@@ -1,0 +1,93 @@
+"""A request's messages become prompt ids: extending what was sampled where that is possible, rendered afresh else."""
+
+from __future__ import annotations
+
+from array import array
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from ludus_backend.errors import LudusError
+from ludus_backend.gateway.chat_request import ChatRequest
+from ludus_backend.gateway.conversations import history_chain, prefix_hash
+from ludus_backend.gateway.episodes import EpisodeState
+from ludus_backend.gateway.models import ServedModel
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """Ids to sample from, and where they belong. ``chain``: hashes of the request's histories (conversations)."""
+
+    ids: list[int]
+    prefix_hash: str
+    parent: str | None
+    rendered: Literal["first", "bridged", "unscoped", "forked"]
+    chain: list[bytes]
+    kv_key: str | None
+    """The KV cache that holds the parent's ids, where no other continuation took it."""
+
+
+def make_prompt(request: ChatRequest, model: ServedModel, episode: EpisodeState | None) -> Prompt:
+    """Errors: ``context_length_exceeded`` where prompt and asked-for tokens do not fit."""
+    chain = history_chain(model.info.name, request.tools, request.messages)
+    prompt = _bridged(request, model, episode, chain) if episode is not None else None
+    if prompt is None:
+        ids = model.renderer.render_ids(request.messages, tools=request.tools, add_generation_prompt=True)
+        if episode is None:
+            rendered = "unscoped"
+        else:
+            rendered = "forked" if any(message["role"] == "assistant" for message in request.messages) else "first"
+        prompt = Prompt(ids, prefix_hash(ids), None, rendered, chain, None)
+    _check_length(len(prompt.ids), request.max_tokens, model.info.context_length)
+    return prompt
+
+
+def _bridged(
+    request: ChatRequest, model: ServedModel, episode: EpisodeState, chain: list[bytes]
+) -> Prompt | None:
+    match = episode.conversations.find(chain, request.messages, request.ludus.parent)
+    if match is None:
+        return None
+    before = match.exchange
+    bridge = model.renderer.bridge_to_next_turn(
+        before.prompt_ids.tolist(), before.sampled_ids.tolist(), list(match.new_messages), tools=request.tools
+    )
+    if bridge is None or not _extends(bridge.token_ids, before.prompt_ids + before.sampled_ids):
+        return None
+    ids = bridge.token_ids
+    return Prompt(ids, prefix_hash(ids), before.id, "bridged", chain, episode.conversations.take_kv_key(before))
+
+
+def _extends(ids: list[int], prefix: array[int]) -> bool:
+    """Families may trim what follows a turn's close; only an untouched prefix is a continuation."""
+    return ids[: len(prefix)] == prefix.tolist()
+
+
+def _check_length(prompt: int, asked: int | None, context: int) -> None:
+    total = prompt + (1 if asked is None else asked)
+    if total > context:
+        raise LudusError(
+            "context_length_exceeded",
+            f"This model's maximum context length is {context} tokens, but {total} were requested "
+            f"({prompt} in the messages, {total - prompt} to sample)",
+            field="messages",
+            value=f"{prompt} prompt tokens",
+            expected=f"prompt and max_tokens together at most {context} tokens",
+            advice="end the episode, shorten the history, or ask for fewer tokens",
+        )
+
+
+def sampling_fields(request: ChatRequest, model: ServedModel, prompt: Prompt) -> dict[str, Any]:
+    """What every choice of the request asks of the engine; seed and conversation are added per choice."""
+    room = model.info.context_length - len(prompt.ids)
+    return {
+        "promptIds": prompt.ids,
+        "maxTokens": room if request.max_tokens is None else request.max_tokens,
+        "temperature": request.temperature,
+        "topP": request.top_p,
+        "topK": request.top_k,
+        "minP": request.min_p,
+        "stopIds": model.stop_ids,
+        "stop": request.stop,
+        "ignoreEos": request.ignore_eos,
+        "stream": request.stream,
+    }

@@ -1,0 +1,100 @@
+"""One sampled choice: what the engine answered, read as a message."""
+
+from __future__ import annotations
+
+import json
+import secrets
+from dataclasses import dataclass
+from typing import Any
+
+from renderers.base import ParsedResponse, ToolCallParseStatus
+
+from ludus_backend.gateway.chat_request import ChatRequest
+from ludus_backend.gateway.models import ServedModel
+from ludus_backend.rendering.chatml_hermes import ChatmlHermesRenderer
+
+
+@dataclass(frozen=True)
+class Sample:
+    """``exchange``: its id. ``message``: OpenAI's assistant message. ``ids`` and ``logprobs`` as they were sampled."""
+
+    exchange: str
+    ids: list[int]
+    logprobs: list[float]
+    message: dict[str, Any]
+    finish_reason: str
+    stop_reason: str | int | None
+    cached_tokens: int
+
+
+def read_sample(
+    exchange: str, answer: dict[str, Any], request: ChatRequest, model: ServedModel, prompt_ids: list[int]
+) -> Sample:
+    """Parses text and tool calls from the ids.
+
+    The text ends before the first stop string. ``tool_calls`` needs a whole, well-formed call; where the token limit cut
+    the reply the reason stays ``length``, also with a call in it.
+    """
+    ids: list[int] = answer["ids"]
+    message, matched = _message(ids, request, model, prompt_ids)
+    stopped_by_id = bool(ids) and ids[-1] in model.stop_ids and answer["finish"] == "stop"
+    stop_reason = matched if matched is not None else (ids[-1] if stopped_by_id else None)
+    finish = answer["finish"]
+    if finish == "stop" and "tool_calls" in message:
+        finish = "tool_calls"
+    return Sample(exchange, ids, answer["logprobs"], message, finish, stop_reason, answer.get("cachedTokens", 0))
+
+
+def _message(
+    ids: list[int], request: ChatRequest, model: ServedModel, prompt_ids: list[int]
+) -> tuple[dict[str, Any], str | None]:
+    whole = plain_text(ids, model)
+    text, matched = cut_at_stop(whole, request.stop)
+    parsed = _parsed(ids, text, matched is not None, request, model, prompt_ids)
+    message: dict[str, Any] = {"role": "assistant", "content": parsed.content}
+    if parsed.reasoning_content:
+        message["reasoning_content"] = parsed.reasoning_content
+    calls = [
+        {
+            "id": f"call_{secrets.token_hex(12)}",
+            "type": "function",
+            "function": {"name": call.name, "arguments": _arguments_text(call.arguments)},
+        }
+        for call in parsed.tool_calls
+        if call.status is ToolCallParseStatus.OK
+    ]
+    if calls and request.parse_tools:
+        message["tool_calls"] = calls
+        message["content"] = message["content"] or None
+    elif calls:
+        message["content"] = text  # nobody asked for calls: what looks like one is text
+    return message, matched
+
+
+def _parsed(
+    ids: list[int], text: str, cut: bool, request: ChatRequest, model: ServedModel, prompt_ids: list[int]
+) -> ParsedResponse:
+    """Our own format is read from text, so also before a stop string; other families only know how to read ids."""
+    if isinstance(model.renderer, ChatmlHermesRenderer):
+        return model.renderer.parse_text(text) if request.parse_tools else ParsedResponse(content=text)
+    if cut:
+        return ParsedResponse(content=text)
+    return model.renderer.parse_response(ids, tools=request.tools, prompt_ids=prompt_ids)  # type: ignore[arg-type]
+
+
+def plain_text(ids: list[int], model: ServedModel) -> str:
+    """Everything that was sampled as text, without the stop token at its end."""
+    return model.tokenizer.decode(ids[:-1] if ids and ids[-1] in model.stop_ids else ids)
+
+
+def cut_at_stop(text: str, stops: list[str]) -> tuple[str, str | None]:
+    """Text before the stop string that appears first, and which one it was."""
+    found = [(text.find(stop), stop) for stop in stops if stop in text]
+    if not found:
+        return text, None
+    position, stop = min(found)
+    return text[:position], stop
+
+
+def _arguments_text(arguments: Any) -> str:
+    return arguments if isinstance(arguments, str) else json.dumps(arguments or {}, ensure_ascii=False)

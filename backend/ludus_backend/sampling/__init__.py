@@ -1,0 +1,1 @@
+"""Sampling from a language model with many adapters: the seam, and the implementation on torch."""

@@ -1,0 +1,35 @@
+#!/usr/bin/env node
+/**
+ * Entry point of the `ludus` command. Exit codes: 0 done, 1 failed, 2 wrong usage, 130 interrupted.
+ */
+import { readFileSync } from "node:fs"
+import { NodeRuntime, NodeServices } from "@effect/platform-node"
+import { Cause, Effect, Exit } from "effect"
+import { Command } from "effect/cli"
+import { ludus } from "./ludus.ts"
+
+const [major = 0, minor = 0] = process.versions.node.split(".").map(Number)
+if (major < 22 || (major === 22 && minor < 19)) {
+  process.stderr.write(`ludus needs Node 22.19 or newer; this is ${process.versions.node}.\n`)
+  process.exit(1)
+}
+
+const { version } = JSON.parse(readFileSync(new URL("../package.json", import.meta.url), "utf8")) as { readonly version: string }
+
+/** What a person can act on: the message of a typed error, without a stack; the stack only of a defect. */
+const describe = (cause: Cause.Cause<unknown>): string => {
+  const error = Cause.squash(cause)
+  if (!(error instanceof Error)) return String(error)
+  const advice = "advice" in error && typeof error.advice === "string" && !error.message.includes(error.advice) ? `\n${error.advice}` : ""
+  return "_tag" in error ? `${error.message}${advice}` : (error.stack ?? error.message)
+}
+
+Command.run(ludus, { version }).pipe(
+  Effect.provide(NodeServices.layer),
+  Effect.onExit((exit) =>
+    Exit.isFailure(exit) && !Cause.hasInterruptsOnly(exit.cause)
+      ? Effect.sync(() => process.stderr.write(`ludus: ${describe(exit.cause)}\n`))
+      : Effect.void
+  ),
+  NodeRuntime.runMain({ disableErrorReporting: true })
+)

@@ -1,0 +1,123 @@
+/**
+ * The lower level: a model that is trained by a loop of your own. The shape is ART's (OpenPipe), with our types.
+ *
+ * ```ts
+ * const model = yield* TrainableModel.make({ name: "my-model" }).register
+ * const groups = yield* gatherGroups(scenarios, 8, (scenario) => Effect.gen(function* () {
+ *   const episode = yield* model.openaiForEpisode()
+ *   ... episode.openai.chat.completions.create(...) ...
+ *   return { exchanges: episode.exchanges(), reward }
+ * }))
+ * yield* model.train(groups, { learningRate: 1e-5 })
+ * ```
+ */
+import { createHash } from "node:crypto"
+import { Effect, Ref, type Scope } from "effect"
+import OpenAI from "openai"
+import { Backend, type BackendError, type BackendService } from "./backend/backend.ts"
+import { openEpisode } from "./backend/episode.ts"
+import { defaultDeadlines } from "./backend/link.ts"
+import type { BaseModelSpec, LoraSpec, ModelInfo, TrainConfig, TrainResult } from "./backend/protocol.ts"
+import type { Exchange } from "./exchange.ts"
+import { type Group, toScoredGroup } from "./group.ts"
+import { defaultRetry } from "./http/retry.ts"
+import { pooledFetch } from "./http/send.ts"
+import type { Policy } from "./policy.ts"
+import * as Progress from "./progress.ts"
+import { makeRecorder } from "./recorder.ts"
+import { type InvalidTrainRequest, toTrainRequest } from "./train-request.ts"
+
+export interface TrainableModelOptions {
+  /** Letters, digits, `.`, `_` and `-`; a model of this name that the backend has goes on from its newest step. */
+  readonly name: string
+  /** Which weights to start from. Default: the bundled small model. */
+  readonly base?: BaseModelSpec
+  /** Default: rank 8, alpha 16, all linear layers. */
+  readonly lora?: LoraSpec
+  /** Of the fresh adapter. Default 0. */
+  readonly seed?: number
+}
+
+/** A description; nothing happens before it is registered. */
+export interface TrainableModel {
+  readonly name: string
+  /** Makes `name@0` on the backend, or finds the model again. */
+  readonly register: Effect.Effect<RegisteredModel, BackendError, Backend>
+}
+
+/** An OpenAI client whose calls belong to one episode and are recorded. */
+export interface EpisodeClient {
+  readonly id: string
+  readonly openai: OpenAI
+  /** What was sampled so far, with exact ids. */
+  readonly exchanges: () => ReadonlyArray<Exchange>
+}
+
+export interface RegisteredModel {
+  readonly name: string
+  readonly info: ModelInfo
+  /** Newest step, as far as this client has trained. */
+  readonly step: Effect.Effect<number>
+  /** What to send as `model`: the name (its newest step, leased by each episode), or the name at a step. */
+  readonly inferenceName: (step?: number) => string
+  readonly policy: (step?: number) => Policy
+  /** The official client, ready to use. Its calls belong to no episode: they cannot be trained. */
+  readonly openai: () => OpenAI
+  /** The official client within one episode; closing the scope ends the episode. `train` false records without training. */
+  readonly openaiForEpisode: (options?: { readonly train?: boolean }) => Effect.Effect<EpisodeClient, BackendError, Scope.Scope>
+  /** One update from scored groups. Repeating it with the same groups at the same step trains once. */
+  readonly train: (
+    groups: ReadonlyArray<Group>,
+    config?: TrainConfig
+  ) => Effect.Effect<TrainResult, BackendError | InvalidTrainRequest>
+}
+
+/** Describes a model to train. */
+export const make = (options: TrainableModelOptions): TrainableModel => ({
+  name: options.name,
+  register: Effect.gen(function* () {
+    const backend = yield* Backend
+    const info = yield* backend.register({
+      name: options.name,
+      base: options.base ?? { source: "bundled" },
+      lora: options.lora ?? { rank: 8, alpha: 16 },
+      seed: options.seed ?? 0
+    })
+    return registered(backend, info, yield* Ref.make(info.step))
+  }).pipe(Effect.withSpan("TrainableModel.register"))
+})
+
+const registered = (backend: BackendService, info: ModelInfo, step: Ref.Ref<number>): RegisteredModel => {
+  const { name } = info
+  const inferenceName = (at?: number) => (at === undefined ? name : `${name}@${at}`)
+  return {
+    name,
+    info,
+    step: Ref.get(step),
+    inferenceName,
+    policy: (at) => backend.policy(inferenceName(at)),
+    openai: () => client(backend.url, backend.token, pooledFetch, 2),
+    openaiForEpisode: Effect.fn("TrainableModel.openaiForEpisode")(function* (options) {
+      const link = { url: backend.url, token: backend.token, retry: defaultRetry, deadlines: defaultDeadlines }
+      const episode = yield* openEpisode(link, name)
+      const recorder = makeRecorder({ request: episode.id, train: options?.train ?? true })
+      return { id: episode.id, openai: client(backend.url, episode.key, recorder.fetch, 0), exchanges: recorder.exchanges }
+    }),
+    train: Effect.fn("TrainableModel.train")(function* (groups, config = {}) {
+      const expectedStep = yield* Ref.get(step)
+      const scored = groups.map((group) => toScoredGroup(group))
+      const content = createHash("sha256").update(JSON.stringify([scored, config])).digest("hex").slice(0, 16)
+      const { notices, request } = yield* Effect.fromResult(
+        toTrainRequest(scored, { key: `${name}:${expectedStep}:${content}`, expectedStep, config })
+      )
+      for (const { level, message } of notices) yield* Progress.notice(level, message)
+      const result = yield* backend.train(name, request)
+      yield* Ref.set(step, result.step)
+      return result
+    })
+  }
+}
+
+/** Nothing but the given key goes out: the client's own environment variables are for another server. */
+const client = (url: string, apiKey: string, fetch: typeof globalThis.fetch, maxRetries: number): OpenAI =>
+  new OpenAI({ baseURL: `${url}/v1`, apiKey, adminAPIKey: null, organization: null, project: null, webhookSecret: null, fetch, maxRetries })
