@@ -11,7 +11,8 @@ const folders = ["packages", "environments"].flatMap((parent) =>
   existsSync(parent) ? readdirSync(parent).map((name) => ({ name, root: `${parent}/${name}` })) : []
 )
 
-const files = (root: string) => (existsSync(`${root}/test`) ? readdirSync(`${root}/test`, { recursive: true }).map(String) : [])
+const files = (root: string) =>
+  existsSync(`${root}/test`) ? readdirSync(`${root}/test`, { recursive: true }).map(String) : []
 
 export default defineConfig({
   resolve: { conditions },

@@ -45,6 +45,7 @@ class ServeOptions:
 def serve_forever(options: ServeOptions) -> int:
     """Serves until stopped. Prints ``{"port", "pid"}`` on stdout when it listens, or ``{"error"}`` and returns 2."""
     logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    logging.getLogger("uvicorn").setLevel(logging.WARNING)
     try:
         settings = _settings(options)
         listener = _listen(options.host, options.port)

@@ -6,10 +6,10 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from importlib.metadata import PackageNotFoundError, version
+from typing import get_args
 
 from fastapi import FastAPI
 
-from ludus_backend.errors import LudusError
 from ludus_backend.gateway import chat, training
 from ludus_backend.gateway.auth import Authentication
 from ludus_backend.gateway.body_limits import BodyLimits
@@ -18,8 +18,6 @@ from ludus_backend.gateway.models import ServedModel
 from ludus_backend.gateway.openapi import document
 from ludus_backend.gateway.services import Services, Settings
 from ludus_backend.protocol import Capabilities, Health, ModelEntry, ModelList, Preset, TrainConfig
-
-from typing import get_args
 
 
 def create_app(settings: Settings) -> FastAPI:
@@ -69,7 +67,6 @@ def _add_descriptions(app: FastAPI, services: Services) -> None:
     @app.get("/v1/models", response_model=ModelList, responses=ERROR_RESPONSES)
     async def models() -> ModelList:
         return ModelList(data=[entry for served in services.models for entry in _entries(served)])
-
 
     @app.get("/v1/models/{model:path}", response_model=ModelEntry, responses=ERROR_RESPONSES)
     async def model(model: str) -> ModelEntry:

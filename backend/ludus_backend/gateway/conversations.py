@@ -24,8 +24,6 @@ class ServedExchange:
     """(when, -choice): among equal texts the newest request counts, and of one request its first choice."""
     prompt_ids: array[int]
     sampled_ids: array[int]
-    kv_key: str
-    """Under which the engine keeps its KV cache."""
 
 
 @dataclass(frozen=True)
@@ -40,7 +38,6 @@ class Conversations:
     """The served histories of one episode, keyed by a hash over tools, messages and reply."""
 
     _by_history: dict[bytes, list[ServedExchange]] = field(default_factory=dict)
-    _extended: set[str] = field(default_factory=set)
     _count: int = 0
 
     def find(self, chain: Sequence[bytes], messages: Sequence[Mapping[str, Any]], parent: str | None) -> Match | None:
@@ -67,13 +64,6 @@ class Conversations:
     def add(self, chain: Sequence[bytes], reply: Mapping[str, Any], exchange: ServedExchange) -> None:
         """Remembers an exchange under the history that its reply completes."""
         self._by_history.setdefault(extend_chain(chain[-1], reply), []).append(exchange)
-
-    def take_kv_key(self, exchange: ServedExchange) -> str | None:
-        """The KV key for the next turn of ``exchange``, or None where another continuation already took it."""
-        if exchange.id in self._extended:
-            return None
-        self._extended.add(exchange.id)
-        return exchange.kv_key
 
 
 def history_chain(

@@ -30,7 +30,8 @@ class EpisodeState:
     last_used: float
     leases: dict[str, str] = field(default_factory=dict)
     conversations: Conversations = field(default_factory=Conversations)
-    kv_keys: set[str] = field(default_factory=set)
+    kv_key: str = field(default_factory=lambda: secrets.token_hex(8))
+    """Under which the engine keeps its KV caches; not the id, which a later episode may have again."""
     requests: dict[str, tuple[bytes, Generation]] = field(default_factory=dict)
     """Finished and running generations by request id, with the hash of the body they answer."""
     running: set[Generation] = field(default_factory=set)
@@ -39,14 +40,9 @@ class EpisodeState:
         """The leased policy; ``latest`` looks past the lease without changing it."""
         return model.newest if latest else self.leases.setdefault(model.info.name, model.newest)
 
-    def new_kv_key(self) -> str:
-        key = secrets.token_hex(8)
-        self.kv_keys.add(key)
-        return key
-
 
 class Episodes:
-    """All open episodes. ``forget(kv_key)`` is called for each KV cache that an ended episode leaves behind."""
+    """All open episodes. ``forget(kv_key)`` is called for each one that ends."""
 
     def __init__(self, forget: Callable[[str], None], clock: Callable[[], float] = time.monotonic) -> None:
         self._forget = forget
@@ -97,8 +93,7 @@ class Episodes:
         for generation in running:
             generation.abandon()
         await asyncio.gather(*(generation.ended() for generation in running))
-        for key in closed.kv_keys:
-            self._forget(key)
+        self._forget(closed.kv_key)
 
     async def sweep(self) -> None:
         """Closes every episode that has been idle longer than its TTL; one that still samples is not idle."""

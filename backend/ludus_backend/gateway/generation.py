@@ -113,7 +113,11 @@ class Generation:
             task.exception()  # read here: a failed generation that nobody waits for any more is no surprise
 
     async def _sample_all(self) -> list[Sample]:
-        fields = {"policy": self.policy, **sampling_fields(self.request, self.model, self.prompt)}
+        fields = {
+            "policy": self.policy,
+            "conversation": None if self._episode is None else self._episode.kv_key,
+            **sampling_fields(self.request, self.model, self.prompt),
+        }
         tasks = [asyncio.create_task(self._sample(i, seed, fields)) for i, seed in enumerate(self.request.seeds)]
         try:
             return await asyncio.gather(*tasks)
@@ -122,30 +126,18 @@ class Generation:
                 task.cancel()
 
     async def _sample(self, index: int, seed: int, fields: dict[str, Any]) -> Sample:
-        kv_key = self._kv_key(index)
-
         def on_event(event: dict[str, Any]) -> None:
             self.tokens.append(Tokens(index, event["ids"], event["logprobs"]))
             self._grown.set()
 
-        answer = await self._engine.request(
-            "generate", {**fields, "seed": seed, "conversation": kv_key}, on_event=on_event
-        )
+        answer = await self._engine.request("generate", {**fields, "seed": seed}, on_event=on_event)
         sample = read_sample(self.exchanges[index], answer, self.request, self.model, self.prompt.ids)
-        if self._episode is not None and kv_key is not None:
+        if self._episode is not None:
             exchange = ServedExchange(
                 id=sample.exchange,
                 order=(self._order, -index),
                 prompt_ids=array("I", self.prompt.ids),
                 sampled_ids=array("I", sample.ids),
-                kv_key=kv_key,
             )
             self._episode.conversations.add(self.prompt.chain, sample.message, exchange)
         return sample
-
-    def _kv_key(self, index: int) -> str | None:
-        if self._episode is None:
-            return None
-        if index == 0 and self.prompt.kv_key is not None:
-            return self.prompt.kv_key
-        return self._episode.new_kv_key()

@@ -66,7 +66,7 @@ class Models:
             from ludus_backend.rendering.renderer import check_renderer_name, load_renderer
 
             check_renderer_name(request.base)
-            if request.base.source == "hub":
+            if request.base.source == "hub" and not self._served:
                 await self._engine.allow_downloads()
             answer = await self._engine.request("register", {"model": _wire(request)})
             known = self._served.get(request.name)

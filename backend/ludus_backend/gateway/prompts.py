@@ -22,8 +22,6 @@ class Prompt:
     parent: str | None
     rendered: Literal["first", "bridged", "unscoped", "forked"]
     chain: list[bytes]
-    kv_key: str | None
-    """The KV cache that holds the parent's ids, where no other continuation took it."""
 
 
 def make_prompt(request: ChatRequest, model: ServedModel, episode: EpisodeState | None) -> Prompt:
@@ -36,14 +34,12 @@ def make_prompt(request: ChatRequest, model: ServedModel, episode: EpisodeState 
             rendered = "unscoped"
         else:
             rendered = "forked" if any(message["role"] == "assistant" for message in request.messages) else "first"
-        prompt = Prompt(ids, prefix_hash(ids), None, rendered, chain, None)
+        prompt = Prompt(ids, prefix_hash(ids), None, rendered, chain)
     _check_length(len(prompt.ids), request.max_tokens, model.info.context_length)
     return prompt
 
 
-def _bridged(
-    request: ChatRequest, model: ServedModel, episode: EpisodeState, chain: list[bytes]
-) -> Prompt | None:
+def _bridged(request: ChatRequest, model: ServedModel, episode: EpisodeState, chain: list[bytes]) -> Prompt | None:
     match = episode.conversations.find(chain, request.messages, request.ludus.parent)
     if match is None:
         return None
@@ -54,7 +50,7 @@ def _bridged(
     if bridge is None or not _extends(bridge.token_ids, before.prompt_ids + before.sampled_ids):
         return None
     ids = bridge.token_ids
-    return Prompt(ids, prefix_hash(ids), before.id, "bridged", chain, episode.conversations.take_kv_key(before))
+    return Prompt(ids, prefix_hash(ids), before.id, "bridged", chain)
 
 
 def _extends(ids: list[int], prefix: array[int]) -> bool:
@@ -77,7 +73,7 @@ def _check_length(prompt: int, asked: int | None, context: int) -> None:
 
 
 def sampling_fields(request: ChatRequest, model: ServedModel, prompt: Prompt) -> dict[str, Any]:
-    """What every choice of the request asks of the engine; seed and conversation are added per choice."""
+    """What every choice of the request asks of the engine; policy, episode and seed are added to it."""
     room = model.info.context_length - len(prompt.ids)
     return {
         "promptIds": prompt.ids,

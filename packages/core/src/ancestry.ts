@@ -17,7 +17,12 @@ export interface Ancestry {
   /** The ids of `prompt` after everything that `exchange` has shown and sampled; `undefined` if it is no extension. */
   readonly suffix: (exchange: string, prompt: ReadonlyArray<number>) => ReadonlyArray<number> | undefined
   /** Adds an exchange; `added` are its prompt ids after its parent (all of them without one). */
-  readonly add: (exchange: string, parent: string | null, added: ReadonlyArray<number>, sampled: ReadonlyArray<number>) => void
+  readonly add: (
+    exchange: string,
+    parent: string | null,
+    added: ReadonlyArray<number>,
+    sampled: ReadonlyArray<number>
+  ) => void
 }
 
 /** Each exchange keeps only its own ids, so that memory grows with the conversation, not with its square. */

@@ -26,7 +26,9 @@ export const askEndpoint = (
         const decoded = decodeChatReply(value)
         return decoded._tag === "Success"
           ? Effect.succeed({ reply: decoded.success, attempts })
-          : Effect.fail(new PolicyFailure({ policy, message: `not a chat completion: ${decoded.failure.message}`, attempts }))
+          : Effect.fail(
+              new PolicyFailure({ policy, message: `not a chat completion: ${decoded.failure.message}`, attempts })
+            )
       },
       onFailure: ({ attempts, failure }) =>
         Effect.fail(
@@ -42,7 +44,14 @@ export const askEndpoint = (
     }),
     Effect.timeoutOrElse({
       duration: deadline,
-      orElse: () => Effect.fail(new PolicyFailure({ policy, message: `${request.url}: no answer within its deadline`, attempts: retry.attempts }))
+      orElse: () =>
+        Effect.fail(
+          new PolicyFailure({
+            policy,
+            message: `${request.url}: no answer within its deadline`,
+            attempts: retry.attempts
+          })
+        )
     })
   )
 

@@ -5,7 +5,8 @@ import type { ScoredGroup } from "./group.ts"
 import type { Trajectory } from "./trajectory.ts"
 
 /** Mean; NaN of nothing. */
-export const mean = (values: ReadonlyArray<number>): number => values.reduce((sum, value) => sum + value, 0) / values.length
+export const mean = (values: ReadonlyArray<number>): number =>
+  values.reduce((sum, value) => sum + value, 0) / values.length
 
 /** Population standard deviation; 0 of fewer than two. */
 export const standardDeviation = (values: ReadonlyArray<number>): number => {

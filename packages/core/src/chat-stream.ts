@@ -43,11 +43,15 @@ export const assembleChatStream = (text: string): ChatReply => {
   const data = text.split(/\r?\n/u).flatMap((line) => (line.startsWith("data:") ? [line.slice(5).trim()] : []))
   if (data.at(-1) !== "[DONE]") throw new Error("the stream was cut before its end")
   const chunks = data.slice(0, -1).map((line) => decodeChunk(line))
-  const indexes = [...new Set(chunks.flatMap((chunk) => chunk.choices.map(({ index }) => index)))].toSorted((a, b) => a - b)
+  const indexes = [...new Set(chunks.flatMap((chunk) => chunk.choices.map(({ index }) => index)))].toSorted(
+    (a, b) => a - b
+  )
   return decodeReply({
     prompt_token_ids: last(chunks.map((chunk) => chunk.prompt_token_ids)),
     ludus: last(chunks.map((chunk) => chunk.ludus)),
-    choices: indexes.map((index) => assembleChoice(chunks.flatMap((chunk) => chunk.choices.filter((choice) => choice.index === index))))
+    choices: indexes.map((index) =>
+      assembleChoice(chunks.flatMap((chunk) => chunk.choices.filter((choice) => choice.index === index)))
+    )
   })
 }
 

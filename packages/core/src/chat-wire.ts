@@ -35,7 +35,8 @@ export type ChatReply = typeof ChatReply.Type
 export const decodeChatReply = Schema.decodeUnknownResult(Schema.fromJsonString(ChatReply))
 
 /** Finish reasons outside the OpenAI list (servers have a few of their own) mean that the model stopped. */
-export const finishReason = (given: string | null | undefined): FinishReason => (Schema.is(FinishReasons)(given) ? given : "stop")
+export const finishReason = (given: string | null | undefined): FinishReason =>
+  Schema.is(FinishReasons)(given) ? given : "stop"
 
 /** Log-probabilities of the sampled ids; `undefined` where the endpoint gave none. */
 export const logprobs = (choice: ChatChoice): ReadonlyArray<number> | undefined =>
@@ -60,4 +61,6 @@ export const wireMessages = (messages: ReadonlyArray<Message>, form: NullContent
  */
 export const isContextOverflow = (status: number | undefined, body: string | undefined): boolean =>
   status === 400 &&
-  /context_length_exceeded|maximum context length|max(_completion|_new)?_tokens must be at least 1, got -?\d/iu.test(body ?? "")
+  /context_length_exceeded|maximum context length|max(_completion|_new)?_tokens must be at least 1, got -?\d/iu.test(
+    body ?? ""
+  )

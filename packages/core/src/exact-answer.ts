@@ -15,9 +15,12 @@ export const exactAnswer = (reply: ChatReply, choice: ChatChoice, ancestry: Ance
   const prompt = reply.prompt_token_ids
   const sampledIds = choice.token_ids
   const given = logprobs(choice)
-  if (!ludus || !prompt || !sampledIds || given === undefined) return "the reply has no ids: this is not a Ludus backend"
-  if (given.length !== sampledIds.length) return `${sampledIds.length} sampled ids came with ${given.length} log-probabilities`
-  if (hashIds(prompt) !== ludus.prefixHash) return `the prompt ids of ${ludus.exchange} do not have the hash that came with them`
+  if (!ludus || !prompt || !sampledIds || given === undefined)
+    return "the reply has no ids: this is not a Ludus backend"
+  if (given.length !== sampledIds.length)
+    return `${sampledIds.length} sampled ids came with ${given.length} log-probabilities`
+  if (hashIds(prompt) !== ludus.prefixHash)
+    return `the prompt ids of ${ludus.exchange} do not have the hash that came with them`
   const promptIds = ludus.parent === null ? prompt : ancestry.suffix(ludus.parent, prompt)
   if (promptIds === undefined) return `the prompt ids of ${ludus.exchange} do not extend those of ${ludus.parent}`
   ancestry.add(ludus.exchange, ludus.parent, promptIds, sampledIds)

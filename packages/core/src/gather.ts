@@ -123,8 +123,19 @@ export const gatherGroups = Effect.fn("gatherGroups")(function* <S, E, R>(
     Array.from({ length: groupSize }, (_, member) => play(scenario, ids[index] ?? "", member))
   )
   const trajectories = yield* Effect.all(jobs, { concurrency: options.concurrency ?? 16 })
-  return ids.map((id) => ({ id, scenario: id, seat: "policy", trajectories: trajectories.filter(({ group }) => group === id) }))
+  return ids.map((id) => ({
+    id,
+    scenario: id,
+    seat: "policy",
+    trajectories: trajectories.filter(({ group }) => group === id)
+  }))
 })
+
+/** Share of members whose rollout failed. */
+export const exceptionRate = (groups: ReadonlyArray<Group>): number => {
+  const members = groups.flatMap(({ trajectories }) => trajectories)
+  return members.length === 0 ? 0 : members.filter(({ failure }) => failure !== undefined).length / members.length
+}
 
 type Base = Pick<Trajectory, "id" | "group" | "scenario" | "seat" | "member" | "startedAt" | "seconds">
 
@@ -168,7 +179,8 @@ const played = (base: Base, result: Played): Trajectory => ({
 
 /** A reward that is no finite number leaves the member unscored; it is never coerced. */
 const toReward = (trajectory: string, given: Played["reward"]): Reward => {
-  const terms: Readonly<Record<string, unknown>> = typeof given === "object" && given !== null ? given : { reward: given }
+  const terms: Readonly<Record<string, unknown>> =
+    typeof given === "object" && given !== null ? given : { reward: given }
   const bad = Object.entries(terms).find(([, value]) => !Number.isFinite(value))
   if (bad !== undefined) {
     const error = new InvalidReward({ trajectory, term: bad[0], value: String(bad[1]), expected: "a finite number" })

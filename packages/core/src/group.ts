@@ -4,11 +4,23 @@
 import { Schema } from "effect"
 import { isScored, type ScoredTrajectory, Trajectory } from "./trajectory.ts"
 
-export const Group = Schema.Struct({ id: Schema.String, scenario: Schema.String, seat: Schema.String, trajectories: Schema.Array(Trajectory) })
+export const Group = Schema.Struct({
+  id: Schema.String,
+  scenario: Schema.String,
+  seat: Schema.String,
+  trajectories: Schema.Array(Trajectory)
+})
 export type Group = typeof Group.Type
 
 /** Why a group carries no signal. */
-export const DropCause = Schema.Literals(["all_solved", "all_failed", "all_truncated", "all_invalid", "all_equal", "too_few_scored"])
+export const DropCause = Schema.Literals([
+  "all_solved",
+  "all_failed",
+  "all_truncated",
+  "all_invalid",
+  "all_equal",
+  "too_few_scored"
+])
 export type DropCause = typeof DropCause.Type
 
 /** A group that the trainer can read: scored members only, with the cause if it carries no signal. */
@@ -26,7 +38,10 @@ const EQUAL = 1e-12
  *
  * `solved` is the largest total that the environment's terms allow, `failed` the smallest, where they are known.
  */
-export const toScoredGroup = (group: Group, bounds?: { readonly solved: number; readonly failed: number }): ScoredGroup => {
+export const toScoredGroup = (
+  group: Group,
+  bounds?: { readonly solved: number; readonly failed: number }
+): ScoredGroup => {
   const trajectories = group.trajectories.filter(isScored)
   return { id: group.id, trajectories, dropped: dropCause(trajectories, bounds) }
 }

@@ -24,3 +24,15 @@ export { connect, type ConnectOptions, layerHttp } from "./backend/http-backend.
 export type { Deadlines } from "./backend/link.ts"
 export type { RetryPolicy } from "./http/retry.ts"
 export { openaiPolicy, type OpenAIPolicyOptions } from "./openai-policy.ts"
+export * as TrainableModel from "./trainable-model.ts"
+export type { EpisodeClient, RegisteredModel, TrainableModelOptions } from "./trainable-model.ts"
+export { makeRecorder, type Recorder, type RecorderOptions } from "./recorder.ts"
+export {
+  exceptionRate,
+  gatherGroups,
+  type GatherOptions,
+  InvalidGathering,
+  type Member,
+  type Played,
+  TooManyExceptions
+} from "./gather.ts"

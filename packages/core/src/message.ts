@@ -4,7 +4,11 @@
 import { Schema } from "effect"
 
 /** Plain text, or the parts form of the OpenAI API (text, images, ...), kept as it came. */
-export const Content = Schema.Union([Schema.String, Schema.Null, Schema.Array(Schema.Record(Schema.String, Schema.Unknown))])
+export const Content = Schema.Union([
+  Schema.String,
+  Schema.Null,
+  Schema.Array(Schema.Record(Schema.String, Schema.Unknown))
+])
 
 /** A function call by the model; `arguments` is the byte-exact text that the model wrote, not always valid JSON. */
 export const ToolCall = Schema.Struct({
@@ -23,7 +27,11 @@ export const AssistantMessage = Schema.Struct({
   tool_calls: Schema.optionalKey(Schema.NullOr(Schema.Array(ToolCall)))
 })
 export type AssistantMessage = typeof AssistantMessage.Type
-export const ToolMessage = Schema.Struct({ role: Schema.Literal("tool"), tool_call_id: Schema.String, content: Content })
+export const ToolMessage = Schema.Struct({
+  role: Schema.Literal("tool"),
+  tool_call_id: Schema.String,
+  content: Content
+})
 
 export const Message = Schema.Union([SystemMessage, UserMessage, AssistantMessage, ToolMessage])
 export type Message = typeof Message.Type

@@ -36,7 +36,11 @@ export interface OpenAIPolicyOptions {
 /** Makes the policy; nothing is sent before an episode asks. */
 export const openaiPolicy = (options: OpenAIPolicyOptions): Policy => {
   const name = options.name ?? options.model
-  const endpoint = { policy: name, retry: { ...defaultRetry, ...options.retry }, deadline: options.deadline ?? "10 minutes" }
+  const endpoint = {
+    policy: name,
+    retry: { ...defaultRetry, ...options.retry },
+    deadline: options.deadline ?? "10 minutes"
+  }
   const url = `${options.baseUrl.replace(/\/+$/u, "")}/chat/completions`
   const headers = {
     ...(options.apiKey === undefined ? {} : { authorization: `Bearer ${Redacted.value(options.apiKey)}` }),
@@ -78,7 +82,11 @@ export const openaiPolicy = (options: OpenAIPolicyOptions): Policy => {
             const parent = suffix === undefined ? null : (last ?? null)
             const promptIds = suffix ?? prompt
             ancestry.add(id, parent, promptIds, sampledIds)
-            return { ...answer, parent, tokens: { promptIds, sampledIds, logprobs: given, prefixHash: hashIds(prompt) } }
+            return {
+              ...answer,
+              parent,
+              tokens: { promptIds, sampledIds, logprobs: given, prefixHash: hashIds(prompt) }
+            }
           })
         }
       })

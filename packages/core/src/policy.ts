@@ -30,7 +30,9 @@ export interface Answer {
 }
 
 /** The prompt does not fit: an ending of the episode (`context_length`), not an error, and never retried. */
-export class ContextOverflow extends Schema.TaggedError<ContextOverflow>()("ContextOverflow", { message: Schema.String }) {}
+export class ContextOverflow extends Schema.TaggedError<ContextOverflow>()("ContextOverflow", {
+  message: Schema.String
+}) {}
 
 /** The endpoint failed for good: after bounded retries, or with a status that no retry mends. */
 export class PolicyFailure extends Schema.TaggedError<PolicyFailure>()("PolicyFailure", {
@@ -43,7 +45,10 @@ export class PolicyFailure extends Schema.TaggedError<PolicyFailure>()("PolicyFa
 /** A conversation of one seat in one episode. */
 export interface Conversation {
   /** `messages` is the whole conversation so far; earlier replies are passed back exactly as they were returned. */
-  readonly ask: (messages: ReadonlyArray<Message>, options: AskOptions) => Effect.Effect<Answer, ContextOverflow | PolicyFailure>
+  readonly ask: (
+    messages: ReadonlyArray<Message>,
+    options: AskOptions
+  ) => Effect.Effect<Answer, ContextOverflow | PolicyFailure>
 }
 
 export interface Policy {
@@ -51,7 +56,10 @@ export interface Policy {
   /** Longest prompt plus reply in tokens, where it is known. */
   readonly contextLength?: number
   /** Opens a conversation for one seat of one episode; its scope ends leases and frees caches. */
-  readonly open: (episode: { readonly id: string; readonly seat: string }) => Effect.Effect<Conversation, PolicyFailure, Scope.Scope>
+  readonly open: (episode: {
+    readonly id: string
+    readonly seat: string
+  }) => Effect.Effect<Conversation, PolicyFailure, Scope.Scope>
 }
 
 /** A policy made from a function: for baselines, opponents and tests. It sees the messages and the turn's seed. */

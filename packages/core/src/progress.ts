@@ -75,7 +75,10 @@ export const EvaluationFinished = Schema.TaggedStruct("EvaluationFinished", {
   metrics: figures
 })
 
-export const Notice = Schema.TaggedStruct("Notice", { level: Schema.Literals(["info", "warning", "error"]), message: Schema.String })
+export const Notice = Schema.TaggedStruct("Notice", {
+  level: Schema.Literals(["info", "warning", "error"]),
+  message: Schema.String
+})
 
 /** An episode waits longer than expected: which, in which turn, for what, for how many seconds. */
 export const Stalled = Schema.TaggedStruct("Stalled", {
@@ -115,7 +118,9 @@ export interface ProgressSink {
 }
 
 /** The sink in use; override with `Effect.provideService(Progress.Sink, { publish })`. */
-export const Sink = Context.Reference<ProgressSink>("@ludus/core/Progress", { defaultValue: () => ({ publish: () => Effect.void }) })
+export const Sink = Context.Reference<ProgressSink>("@ludus/core/Progress", {
+  defaultValue: () => ({ publish: () => Effect.void })
+})
 
 /** Sends an event to the sink in use. */
 export const publish = (event: Event): Effect.Effect<void> => Effect.flatMap(Sink, (sink) => sink.publish(event))

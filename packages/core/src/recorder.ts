@@ -55,7 +55,13 @@ export const makeRecorder = (options: RecorderOptions): Recorder => {
       if (typeof answer === "string") throw new Error(`A reply cannot be recorded: ${answer}.`)
       const known = answer.parent === null ? 0 : (lengths.get(answer.parent) ?? 0)
       lengths.set(answer.id, asked.messages.length + 1)
-      exchanges.push({ ...answer, messages: asked.messages.slice(known), temperature: asked.temperature ?? 1, attempts, seconds })
+      exchanges.push({
+        ...answer,
+        messages: asked.messages.slice(known),
+        temperature: asked.temperature ?? 1,
+        attempts,
+        seconds
+      })
     }
   }
 
@@ -113,14 +119,26 @@ const refusal = (failure: HttpFailure): Response => {
   return new Response(failure.body ?? "", { status: failure.status, headers: { "content-type": "application/json" } })
 }
 
-/** Lets a body pass and gives its text before the reader sees its end. */
+/** Lets a body pass; gives its text when its last event has come, before the reader sees that, or when it ends without. */
 const watch = (done: (text: string) => void): TransformStream<Uint8Array, Uint8Array> => {
-  const pieces: Array<Uint8Array> = []
+  let text = ""
+  let ended = false
+  const decoder = new TextDecoder()
+  const finish = () => {
+    if (ended) return
+    ended = true
+    done(text)
+  }
   return new TransformStream({
     transform: (piece, controller) => {
-      pieces.push(piece)
+      const searched = Math.max(0, text.length - END.length)
+      text += decoder.decode(piece, { stream: true })
+      if (text.includes(END, searched)) finish()
       controller.enqueue(piece)
     },
-    flush: () => done(Buffer.concat(pieces).toString("utf8"))
+    flush: finish
   })
 }
+
+/** The last event of a stream, behind which clients stop reading. */
+const END = "data: [DONE]"

@@ -61,4 +61,3 @@ export const group = <R = never>(
   maximum: number,
   options: { readonly weight?: number; readonly score: GroupTerm<R>["score"] }
 ): GroupTerm<R> => ({ kind: "group", ...bounds(minimum, maximum, options), score: options.score })
-

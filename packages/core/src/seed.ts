@@ -6,7 +6,9 @@ import { createHash } from "node:crypto"
 
 /** A seed in [0, 2^53) from a root seed and a path (iteration, scenario, member, seat, turn, ...). */
 export const derive = (seed: number, ...path: ReadonlyArray<string | number>): number => {
-  const digest = createHash("sha256").update(JSON.stringify([seed, ...path])).digest()
+  const digest = createHash("sha256")
+    .update(JSON.stringify([seed, ...path]))
+    .digest()
   return Number(digest.readBigUInt64LE(0) >> 11n)
 }
 
@@ -26,7 +28,9 @@ export interface RandomStream {
  * A stream from a seed: the generator sfc32 (Doty-Humphrey, PractRand) on four words of the seed's hash.
  */
 export const stream = (seed: number, ...path: ReadonlyArray<string | number>): RandomStream => {
-  const digest = createHash("sha256").update(JSON.stringify([seed, ...path])).digest()
+  const digest = createHash("sha256")
+    .update(JSON.stringify([seed, ...path]))
+    .digest()
   let a = digest.readInt32LE(0)
   let b = digest.readInt32LE(4)
   let c = digest.readInt32LE(8)

@@ -45,7 +45,10 @@ export interface TrainRequestOptions {
 export const toTrainRequest = (
   groups: ReadonlyArray<ScoredGroup>,
   options: TrainRequestOptions
-): Result.Result<{ readonly request: TrainRequest; readonly notices: ReadonlyArray<TrainNotice> }, InvalidTrainRequest> => {
+): Result.Result<
+  { readonly request: TrainRequest; readonly notices: ReadonlyArray<TrainNotice> },
+  InvalidTrainRequest
+> => {
   const notices: Array<TrainNotice> = []
   const sent: Array<TrainGroup> = []
   const seen = new Set<string>()
@@ -104,7 +107,12 @@ const untrainable = (trajectory: ScoredTrajectory): InvalidTrainRequest | undefi
   const refuse = (field: string, value: string, expected: string, advice: string) =>
     new InvalidTrainRequest({ field: `trajectory ${trajectory.id}: ${field}`, value, expected, advice })
   if (!Number.isFinite(trajectory.reward.total)) {
-    return refuse("reward.total", String(trajectory.reward.total), "a finite number", "Leave the trajectory unscored instead.")
+    return refuse(
+      "reward.total",
+      String(trajectory.reward.total),
+      "a finite number",
+      "Leave the trajectory unscored instead."
+    )
   }
   for (const exchange of trajectory.exchanges) {
     const place = `exchange ${exchange.id}`
@@ -118,10 +126,20 @@ const untrainable = (trajectory: ScoredTrajectory): InvalidTrainRequest | undefi
     }
     const { sampledIds, logprobs } = exchange.tokens
     if (logprobs.length !== sampledIds.length) {
-      return refuse(`${place}.logprobs`, `${logprobs.length} numbers`, `${sampledIds.length}, one per sampled id`, "Ask with logprobs.")
+      return refuse(
+        `${place}.logprobs`,
+        `${logprobs.length} numbers`,
+        `${sampledIds.length}, one per sampled id`,
+        "Ask with logprobs."
+      )
     }
     if (!(exchange.temperature > 0)) {
-      return refuse(`${place}.temperature`, String(exchange.temperature), "above 0", "Greedy samples carry no gradient: sample at 1.")
+      return refuse(
+        `${place}.temperature`,
+        String(exchange.temperature),
+        "above 0",
+        "Greedy samples carry no gradient: sample at 1."
+      )
     }
   }
   return undefined
@@ -139,7 +157,10 @@ const identicalMembers = (group: string, members: ReadonlyArray<ScoredTrajectory
   if (first === undefined || members.length < 2) return undefined
   const sampled = JSON.stringify(first.exchanges.map(sampledIds))
   if (members.some((member) => JSON.stringify(member.exchanges.map(sampledIds)) !== sampled)) return undefined
-  const logprob = first.exchanges.reduce((sum, exchange) => sum + (exchange.tokens?.logprobs ?? []).reduce((a, b) => a + b, 0), 0)
+  const logprob = first.exchanges.reduce(
+    (sum, exchange) => sum + (exchange.tokens?.logprobs ?? []).reduce((a, b) => a + b, 0),
+    0
+  )
   const chance = Math.exp((members.length - 1) * logprob)
   const temperature = first.exchanges[0]?.temperature ?? 1
   const reading = chance < UNLIKELY ? "do they share a seed, or a cached reply?" : "the policy has become sharp here."

@@ -64,7 +64,9 @@ export interface RegisteredModel {
   /** The official client, ready to use. Its calls belong to no episode: they cannot be trained. */
   readonly openai: () => OpenAI
   /** The official client within one episode; closing the scope ends the episode. `train` false records without training. */
-  readonly openaiForEpisode: (options?: { readonly train?: boolean }) => Effect.Effect<EpisodeClient, BackendError, Scope.Scope>
+  readonly openaiForEpisode: (options?: {
+    readonly train?: boolean
+  }) => Effect.Effect<EpisodeClient, BackendError, Scope.Scope>
   /** One update from scored groups. Repeating it with the same groups at the same step trains once. */
   readonly train: (
     groups: ReadonlyArray<Group>,
@@ -101,12 +103,19 @@ const registered = (backend: BackendService, info: ModelInfo, step: Ref.Ref<numb
       const link = { url: backend.url, token: backend.token, retry: defaultRetry, deadlines: defaultDeadlines }
       const episode = yield* openEpisode(link, name)
       const recorder = makeRecorder({ request: episode.id, train: options?.train ?? true })
-      return { id: episode.id, openai: client(backend.url, episode.key, recorder.fetch, 0), exchanges: recorder.exchanges }
+      return {
+        id: episode.id,
+        openai: client(backend.url, episode.key, recorder.fetch, 0),
+        exchanges: recorder.exchanges
+      }
     }),
     train: Effect.fn("TrainableModel.train")(function* (groups, config = {}) {
       const expectedStep = yield* Ref.get(step)
       const scored = groups.map((group) => toScoredGroup(group))
-      const content = createHash("sha256").update(JSON.stringify([scored, config])).digest("hex").slice(0, 16)
+      const content = createHash("sha256")
+        .update(JSON.stringify([scored, config]))
+        .digest("hex")
+        .slice(0, 16)
       const { notices, request } = yield* Effect.fromResult(
         toTrainRequest(scored, { key: `${name}:${expectedStep}:${content}`, expectedStep, config })
       )
@@ -120,4 +129,13 @@ const registered = (backend: BackendService, info: ModelInfo, step: Ref.Ref<numb
 
 /** Nothing but the given key goes out: the client's own environment variables are for another server. */
 const client = (url: string, apiKey: string, fetch: typeof globalThis.fetch, maxRetries: number): OpenAI =>
-  new OpenAI({ baseURL: `${url}/v1`, apiKey, adminAPIKey: null, organization: null, project: null, webhookSecret: null, fetch, maxRetries })
+  new OpenAI({
+    baseURL: `${url}/v1`,
+    apiKey,
+    adminAPIKey: null,
+    organization: null,
+    project: null,
+    webhookSecret: null,
+    fetch,
+    maxRetries
+  })

@@ -84,7 +84,10 @@ export const runTrainingLoop = Effect.fn("TrainingLoop.run")(function* <E, R>(lo
   const policyAt = (step: number) => `${loop.model.name}@${step}`
   for (const message of [...run.resume.notices, ...info.notices]) yield* Progress.notice("warning", message)
   if (info.step < run.resume.step) {
-    yield* Progress.notice("warning", `The backend's newest whole checkpoint is step ${info.step}; the run had reached ${run.resume.step}. It goes on from ${info.step}.`)
+    yield* Progress.notice(
+      "warning",
+      `The backend's newest whole checkpoint is step ${info.step}; the run had reached ${run.resume.step}. It goes on from ${info.step}.`
+    )
   }
   const state = {
     step: info.step,
@@ -158,12 +161,19 @@ export const runTrainingLoop = Effect.fn("TrainingLoop.run")(function* <E, R>(lo
       iteration,
       step: state.step,
       trained: result.trained,
-      metrics: Object.fromEntries(Object.entries(row).filter((entry): entry is [string, number] => typeof entry[1] === "number"))
+      metrics: Object.fromEntries(
+        Object.entries(row).filter((entry): entry is [string, number] => typeof entry[1] === "number")
+      )
     })
   })
 
   const end = (reason: "completed" | "interrupted" | "failed", message?: string) => {
-    const ending = { reason, iterations: state.rows.length, step: state.step, ...(message === undefined ? {} : { message }) }
+    const ending = {
+      reason,
+      iterations: state.rows.length,
+      step: state.step,
+      ...(message === undefined ? {} : { message })
+    }
     return Effect.andThen(
       Effect.ignore(run.append({ kind: "run-ended", ...ending })),
       Progress.publish({ _tag: "RunEnded", ...ending })
@@ -201,7 +211,9 @@ const messageOf = (error: unknown) => (error instanceof Error ? error.message : 
  * from the backend, which keeps the key with the checkpoint.
  */
 const committedEarlier = Effect.fnUntraced(function* <E, R>(loop: TrainingLoop<E, R>, key: string, iteration: number) {
-  const written = loop.run.resume.unfinished.find((event) => event.kind === "step-committed" && event.iteration === iteration)
+  const written = loop.run.resume.unfinished.find(
+    (event) => event.kind === "step-committed" && event.iteration === iteration
+  )
   if (written?.kind === "step-committed") return written
   if (!loop.run.resume.resumed) return undefined
   const checkpoints = yield* loop.backend.checkpoints(loop.model.name)
@@ -230,7 +242,9 @@ const playBatch = Effect.fnUntraced(function* <E, R>(
 ) {
   const finished = new Map(
     loop.run.resume.unfinished.flatMap((event) =>
-      event.kind === "episode-finished" && event.iteration === iteration ? [[event.episode, event.trajectories] as const] : []
+      event.kind === "episode-finished" && event.iteration === iteration
+        ? [[event.episode, event.trajectories] as const]
+        : []
     )
   )
   if (onlyFinished) return regroup([...finished.values()].flat())
@@ -287,7 +301,11 @@ const regroup = (trajectories: ReadonlyArray<Trajectory>): ReadonlyArray<Group> 
   }))
 }
 
-const scoreGroups = Effect.fnUntraced(function* <E, R>(loop: TrainingLoop<E, R>, iteration: number, batch: ReadonlyArray<Group>) {
+const scoreGroups = Effect.fnUntraced(function* <E, R>(
+  loop: TrainingLoop<E, R>,
+  iteration: number,
+  batch: ReadonlyArray<Group>
+) {
   const groups: Array<ScoredGroup> = []
   for (const group of batch) {
     const scored = toScoredGroup(group, loop.rewardBounds)
@@ -347,7 +365,13 @@ const update = Effect.fnUntraced(function* <E, R>(
     const path = checkpoints.find((checkpoint) => checkpoint.step === result.step)?.path ?? ""
     yield* loop.run.noteCheckpoint({ step: result.step, policy: result.policy, path })
   }
-  yield* Progress.publish({ _tag: "StepCommitted", iteration, step: result.step, policy: result.policy, metrics: result.metrics })
+  yield* Progress.publish({
+    _tag: "StepCommitted",
+    iteration,
+    step: result.step,
+    policy: result.policy,
+    metrics: result.metrics
+  })
   return result
 })
 
@@ -356,7 +380,19 @@ const evaluate = Effect.fnUntraced(function* <E, R>(loop: TrainingLoop<E, R>, it
   const trajectories = yield* loop.evaluate.run(loop.backend.policy(policy), iteration)
   const metrics = batchFigures("val", trajectories)
   const finite = Object.fromEntries(Object.entries(metrics).filter(([, value]) => Number.isFinite(value)))
-  yield* loop.run.append({ kind: "evaluation-finished", iteration, policy, episodes: trajectories.length, metrics: finite })
-  yield* Progress.publish({ _tag: "EvaluationFinished", iteration, policy, episodes: trajectories.length, metrics: finite })
+  yield* loop.run.append({
+    kind: "evaluation-finished",
+    iteration,
+    policy,
+    episodes: trajectories.length,
+    metrics: finite
+  })
+  yield* Progress.publish({
+    _tag: "EvaluationFinished",
+    iteration,
+    policy,
+    episodes: trajectories.length,
+    metrics: finite
+  })
   return { ...metrics, "seconds/evaluation": ((yield* Clock.currentTimeMillis) - started) / 1000 }
 })

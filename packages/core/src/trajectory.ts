@@ -11,7 +11,11 @@ import { StopReason } from "./stop-reason.ts"
 export const FailureKind = Schema.Literals(["environment", "infrastructure", "reward", "judge"])
 export type FailureKind = typeof FailureKind.Type
 
-export const Failure = Schema.Struct({ kind: FailureKind, message: Schema.String, stack: Schema.optionalKey(Schema.String) })
+export const Failure = Schema.Struct({
+  kind: FailureKind,
+  message: Schema.String,
+  stack: Schema.optionalKey(Schema.String)
+})
 export type Failure = typeof Failure.Type
 
 const fields = {

@@ -23,9 +23,19 @@ describe("a backend's policy", () => {
           return [one, two] as const
         })
       )
-      assert.deepStrictEqual(one.tokens, { promptIds: [1, 3], sampledIds: [207], logprobs: [-0.5], prefixHash: hashIds([1, 3]) })
+      assert.deepStrictEqual(one.tokens, {
+        promptIds: [1, 3],
+        sampledIds: [207],
+        logprobs: [-0.5],
+        prefixHash: hashIds([1, 3])
+      })
       assert.strictEqual(two.parent, one.id)
-      assert.deepStrictEqual(two.tokens, { promptIds: [103], sampledIds: [208], logprobs: [-0.5], prefixHash: hashIds([1, 3, 207, 103]) })
+      assert.deepStrictEqual(two.tokens, {
+        promptIds: [103],
+        sampledIds: [208],
+        logprobs: [-0.5],
+        prefixHash: hashIds([1, 3, 207, 103])
+      })
       assert.strictEqual(two.policy, "toy@0")
       const [, , opened, asked, , ended] = server.asked
       const episode = JSON.parse(opened?.body ?? "").id as string
@@ -40,19 +50,39 @@ describe("a backend's policy", () => {
         ludus: { train: true, request: `${episode}/0` }
       })
       assert.deepStrictEqual([ended?.method, ended?.path], ["DELETE", `/v1/ludus/episodes/${episode}`])
-    }))
+    })
+  )
 
   it.live("refuses ids that do not extend their parent, or that do not have their hash", () =>
     Effect.gen(function* () {
       const faults = [{ prompt_token_ids: [1, 9, 207, 103] }, { prompt_token_ids: [1, 3, 207] }, {}]
-      for (const [index, expected] of [[0, /do not have the hash/u], [1, /do not extend/u], [2, /no ids/u]] as const) {
+      for (const [index, expected] of [
+        [0, /do not have the hash/u],
+        [1, /do not extend/u],
+        [2, /no ids/u]
+      ] as const) {
         const server = yield* fakeBackend((asked, response) => {
           if (asked.path !== "/v1/chat/completions" || JSON.parse(asked.body).messages.length === 1) return false
           const prompt = faults[index]?.prompt_token_ids
           const hash = index === 1 ? hashIds([1, 3, 207]) : "0"
-          const ludus = { exchange: "x", parent: index === 1 ? "unknown" : null, policy: "toy@0", prefixHash: hash, rendered: "bridged" }
-          const choice = { message: { role: "assistant", content: "x" }, finish_reason: "stop", token_ids: [1], logprobs: { content: [{ logprob: -1 }] } }
-          json(response, 200, { choices: [choice], ludus, ...(prompt === undefined ? {} : { prompt_token_ids: prompt }) })
+          const ludus = {
+            exchange: "x",
+            parent: index === 1 ? "unknown" : null,
+            policy: "toy@0",
+            prefixHash: hash,
+            rendered: "bridged"
+          }
+          const choice = {
+            message: { role: "assistant", content: "x" },
+            finish_reason: "stop",
+            token_ids: [1],
+            logprobs: { content: [{ logprob: -1 }] }
+          }
+          json(response, 200, {
+            choices: [choice],
+            ludus,
+            ...(prompt === undefined ? {} : { prompt_token_ids: prompt })
+          })
           return true
         })
         const backend = yield* open(server.url)
@@ -65,7 +95,8 @@ describe("a backend's policy", () => {
         )
         assert.match(error.message, expected)
       }
-    }))
+    })
+  )
 
   it.live("EP-07: interrupting 16 episodes closes 16 connections and ends 16 episodes", () =>
     Effect.gen(function* () {
@@ -80,14 +111,23 @@ describe("a backend's policy", () => {
       const backend = yield* open(server.url)
       const episode = (id: number) =>
         Effect.scoped(
-          Effect.flatMap(backend.policy("toy").open({ id: String(id), seat: "p" }), (conversation) => conversation.ask([first], turn(0)))
+          Effect.flatMap(backend.policy("toy").open({ id: String(id), seat: "p" }), (conversation) =>
+            conversation.ask([first], turn(0))
+          )
         )
-      const fiber = yield* Effect.forkChild(Effect.forEach(Array.from({ length: 16 }, (_, id) => id), episode, { concurrency: "unbounded" }))
+      const fiber = yield* Effect.forkChild(
+        Effect.forEach(
+          Array.from({ length: 16 }, (_, id) => id),
+          episode,
+          { concurrency: "unbounded" }
+        )
+      )
       yield* Deferred.await(all)
       yield* Fiber.interrupt(fiber)
       while (server.dropped() < 16) yield* Effect.sleep(5)
       assert.strictEqual(server.asked.filter(({ method }) => method === "DELETE").length, 16)
-    }))
+    })
+  )
 
   it.live("a failed opening is a failure of the policy, with the status", () =>
     Effect.gen(function* () {
@@ -100,5 +140,6 @@ describe("a backend's policy", () => {
       const error = yield* Effect.flip(Effect.scoped(backend.policy("toy").open({ id: "e", seat: "p" })))
       assert.deepInclude(error, { policy: "toy", status: 422 })
       assert.include(error.message, "no more episodes")
-    }))
+    })
+  )
 })

@@ -4,7 +4,13 @@ import { hashIds } from "../src/exchange.ts"
 import { type Asked, type FakeEndpoint, fakeEndpoint, type Handler, json } from "./fake-endpoint.ts"
 
 export const health = { status: "ok", protocol: 1, version: "0.1.0", instance: "nonce-1", engine: "embedded" }
-export const capabilities = { protocol: 1, engine: "embedded", losses: ["cispo", "ppo"], options: ["loss", "learningRate"], deterministic: true }
+export const capabilities = {
+  protocol: 1,
+  engine: "embedded",
+  losses: ["cispo", "ppo"],
+  options: ["loss", "learningRate"],
+  deterministic: true
+}
 export const modelInfo = {
   name: "toy",
   step: 0,
@@ -17,7 +23,15 @@ export const modelInfo = {
   checkpoint: "/state/models/toy/checkpoints/000000",
   notices: []
 }
-export const trainResult = { step: 1, trained: true, repeated: false, policy: "toy@1", metrics: { loss: 0.5 }, nonFinite: [], reasons: {} }
+export const trainResult = {
+  step: 1,
+  trained: true,
+  repeated: false,
+  policy: "toy@1",
+  metrics: { loss: 0.5 },
+  nonFinite: [],
+  reasons: {}
+}
 
 interface Served {
   readonly id: string
@@ -33,7 +47,10 @@ export const fakeBackend = (
     const scope = String(asked.headers["x-ludus-episode"] ?? asked.headers.authorization)
     const { messages, seed } = JSON.parse(asked.body) as { messages: ReadonlyArray<{ content: string }>; seed?: number }
     const parent = histories.get(scope)
-    const prompt = parent === undefined ? [1, ...messages.map(({ content }) => content.length)] : [...parent.ids, 100 + messages.length]
+    const prompt =
+      parent === undefined
+        ? [1, ...messages.map(({ content }) => content.length)]
+        : [...parent.ids, 100 + messages.length]
     const sampled = [200 + ((seed ?? 0) % 50)]
     const exchange = `${scope}#${messages.length}`
     histories.set(scope, { id: exchange, ids: [...prompt, ...sampled] })
@@ -70,10 +87,13 @@ export const fakeBackend = (
     if (path === "/health") return json(response, 200, health)
     if (path === "/v1/ludus/capabilities") return json(response, 200, capabilities)
     if (path === "/v1/ludus/models") return json(response, 200, modelInfo)
-    if (path.endsWith("/checkpoints")) return json(response, 200, { checkpoints: [{ step: 0, path: "/p", key: null, metrics: {} }] })
+    if (path.endsWith("/checkpoints"))
+      return json(response, 200, { checkpoints: [{ step: 0, path: "/p", key: null, metrics: {} }] })
     if (path.endsWith("/train")) return json(response, 200, { job: "j1" })
-    if (path.startsWith("/v1/ludus/jobs/")) return events(response, [{ sequence: 1, type: "completed", result: trainResult }])
-    if (path === "/v1/ludus/episodes") return json(response, 200, { id: JSON.parse(asked.body).id, key: `key-${JSON.parse(asked.body).id}` })
+    if (path.startsWith("/v1/ludus/jobs/"))
+      return events(response, [{ sequence: 1, type: "completed", result: trainResult }])
+    if (path === "/v1/ludus/episodes")
+      return json(response, 200, { id: JSON.parse(asked.body).id, key: `key-${JSON.parse(asked.body).id}` })
     if (method === "DELETE") return json(response, 200, {})
     if (path === "/v1/chat/completions") return json(response, 200, reply(asked))
     json(response, 404, { error: { message: "no such route", code: "not_found" } })
@@ -81,7 +101,11 @@ export const fakeBackend = (
 }
 
 /** Server-sent events; `end` false leaves the stream open. */
-export const events = (response: Parameters<Handler>[1], list: ReadonlyArray<Readonly<Record<string, unknown>>>, end = true): void => {
+export const events = (
+  response: Parameters<Handler>[1],
+  list: ReadonlyArray<Readonly<Record<string, unknown>>>,
+  end = true
+): void => {
   response.writeHead(200, { "content-type": "text/event-stream" })
   for (const event of list) response.write(`id: ${String(event["sequence"])}\ndata: ${JSON.stringify(event)}\n\n`)
   if (end) response.end()

@@ -32,7 +32,12 @@ export const fakeEndpoint = (handler: Handler): Effect.Effect<FakeEndpoint, neve
         })
         request.on("data", (chunk: Buffer) => chunks.push(chunk))
         request.on("end", () => {
-          const one = { method: request.method ?? "", path: request.url ?? "", headers: request.headers, body: Buffer.concat(chunks).toString() }
+          const one = {
+            method: request.method ?? "",
+            path: request.url ?? "",
+            headers: request.headers,
+            body: Buffer.concat(chunks).toString()
+          }
           asked.push(one)
           handler(one, response, request)
         })
@@ -49,7 +54,12 @@ export const fakeEndpoint = (handler: Handler): Effect.Effect<FakeEndpoint, neve
     ({ close }) => close
   )
 
-export const json = (response: ServerResponse, status: number, body: unknown, headers: Record<string, string> = {}): void => {
+export const json = (
+  response: ServerResponse,
+  status: number,
+  body: unknown,
+  headers: Record<string, string> = {}
+): void => {
   response.writeHead(status, { "content-type": "application/json", ...headers })
   response.end(JSON.stringify(body))
 }

@@ -34,8 +34,16 @@ describe("openaiPolicy", () => {
       const { body, headers, path } = server.asked[0] ?? assert.fail("nothing was asked")
       assert.strictEqual(path, "/v1/chat/completions")
       assert.strictEqual(headers.authorization, "Bearer k-1")
-      assert.deepStrictEqual(JSON.parse(body), { model: "m", messages, max_completion_tokens: 16, temperature: 0.7, seed: 11, top_p: 0.9 })
-    }))
+      assert.deepStrictEqual(JSON.parse(body), {
+        model: "m",
+        messages,
+        max_completion_tokens: 16,
+        temperature: 0.7,
+        seed: 11,
+        top_p: 0.9
+      })
+    })
+  )
 
   it.live("EP-02: a reset and a 503 are retried with the same body, and counted", () =>
     Effect.gen(function* () {
@@ -47,7 +55,8 @@ describe("openaiPolicy", () => {
       const answer = yield* ask(server.url)
       assert.strictEqual(answer.attempts, 3)
       assert.strictEqual(new Set(server.asked.map(({ body }) => body)).size, 1)
-    }))
+    })
+  )
 
   it.live("EP-02: an answer that is cut in its body is asked for again", () =>
     Effect.gen(function* () {
@@ -57,19 +66,23 @@ describe("openaiPolicy", () => {
         response.write('{"id":', () => response.destroy())
       })
       assert.strictEqual((yield* ask(server.url)).attempts, 2)
-    }))
+    })
+  )
 
   it.live("EP-02: 400, 401, 403, 404 and 422 fail at once, with the endpoint's words", () =>
     Effect.gen(function* () {
       for (const status of [400, 401, 403, 404, 422]) {
-        const server = yield* fakeEndpoint((_, response) => json(response, status, { error: { message: "you may not" } }))
+        const server = yield* fakeEndpoint((_, response) =>
+          json(response, status, { error: { message: "you may not" } })
+        )
         const error = yield* Effect.flip(ask(server.url))
         assert.instanceOf(error, PolicyFailure)
         assert.deepInclude(error, { policy: "other", status, attempts: 1 })
         assert.include(error.message, "you may not")
         assert.strictEqual(server.asked.length, 1)
       }
-    }))
+    })
+  )
 
   it.live("LOOP-10: both wordings of a prompt that is too long are an ending, never retried", () =>
     Effect.gen(function* () {
@@ -83,14 +96,16 @@ describe("openaiPolicy", () => {
         assert.strictEqual(error.message, message)
         assert.strictEqual(server.asked.length, 1)
       }
-    }))
+    })
+  )
 
   it.live("fails with the deadline where no answer comes", () =>
     Effect.gen(function* () {
       const server = yield* fakeEndpoint(() => undefined)
       const error = yield* Effect.flip(ask(server.url, { deadline: "50 millis" }))
       assert.include(error.message, "deadline")
-    }))
+    })
+  )
 
   it.live("EP-07: interrupting closes the connections of all requests in flight", () =>
     Effect.gen(function* () {
@@ -106,26 +121,37 @@ describe("openaiPolicy", () => {
       while (server.dropped() < 16) yield* Effect.sleep(5)
       assert.strictEqual(server.dropped(), 16)
       assert.strictEqual(server.asked.length, 16)
-    }))
+    })
+  )
 
   it.live("LOOP-07: a reply without content is stored as received and sent back in the endpoint's form", () =>
     Effect.gen(function* () {
       const call = { id: "c1", type: "function" as const, function: { name: "now", arguments: "{}" } }
       const message = { role: "assistant" as const, content: null, tool_calls: [call] }
       const server = yield* fakeEndpoint((_, response) =>
-        json(response, 200, { choices: [{ message, finish_reason: "tool_calls" }] }))
+        json(response, 200, { choices: [{ message, finish_reason: "tool_calls" }] })
+      )
       const { reply } = yield* ask(server.url)
       assert.deepStrictEqual(reply, message)
       const { content: _, ...without } = message
-      for (const [form, expected] of [["null", message], ["empty", { ...message, content: "" }], ["omit", without]] as const) {
+      for (const [form, expected] of [
+        ["null", message],
+        ["empty", { ...message, content: "" }],
+        ["omit", without]
+      ] as const) {
         yield* ask(server.url, { nullContent: form }, [...messages, reply])
         assert.deepStrictEqual(JSON.parse(server.asked.at(-1)?.body ?? "").messages[1], expected)
       }
-    }))
+    })
+  )
 
   it.live("keeps ids where the endpoint gives them, only those behind the exchange that the prompt extends", () =>
     Effect.gen(function* () {
-      const prompts = [[1, 2], [1, 2, 7, 8, 3], [1, 2, 9]]
+      const prompts = [
+        [1, 2],
+        [1, 2, 7, 8, 3],
+        [1, 2, 9]
+      ]
       const server = yield* fakeEndpoint((_, response) => {
         const choice = {
           message: { role: "assistant", content: "x" },
@@ -137,15 +163,22 @@ describe("openaiPolicy", () => {
       })
       const answers = yield* Effect.scoped(
         Effect.gen(function* () {
-          const conversation = yield* openaiPolicy({ name: "v", baseUrl: `${server.url}/v1`, model: "m" }).open({ id: "e", seat: "p" })
+          const conversation = yield* openaiPolicy({ name: "v", baseUrl: `${server.url}/v1`, model: "m" }).open({
+            id: "e",
+            seat: "p"
+          })
           return yield* Effect.forEach([0, 1, 2], (index) => conversation.ask(messages, { ...turn, turn: index }))
         })
       )
-      assert.deepStrictEqual(answers.map(({ parent, tokens }) => [parent, tokens?.promptIds, tokens?.prefixHash]), [
-        [null, [1, 2], hashIds([1, 2])],
-        ["v:e/p/0", [3], hashIds([1, 2, 7, 8, 3])],
-        // Another history: a new row, from its beginning.
-        [null, [1, 2, 9], hashIds([1, 2, 9])]
-      ])
-    }))
+      assert.deepStrictEqual(
+        answers.map(({ parent, tokens }) => [parent, tokens?.promptIds, tokens?.prefixHash]),
+        [
+          [null, [1, 2], hashIds([1, 2])],
+          ["v:e/p/0", [3], hashIds([1, 2, 7, 8, 3])],
+          // Another history: a new row, from its beginning.
+          [null, [1, 2, 9], hashIds([1, 2, 9])]
+        ]
+      )
+    })
+  )
 })

@@ -3,7 +3,8 @@ import { Effect } from "effect"
 import { HttpFailure } from "../src/http/http-failure.ts"
 import { defaultRetry, retryAfterMillis, waitMillis, withRetries } from "../src/http/retry.ts"
 
-const failure = (status: number, headers: Record<string, string> = {}) => new HttpFailure({ message: "no", status, headers })
+const failure = (status: number, headers: Record<string, string> = {}) =>
+  new HttpFailure({ message: "no", status, headers })
 const now = Date.parse("Tue, 03 Mar 2026 10:00:00 GMT")
 
 describe("retries", () => {
@@ -19,21 +20,28 @@ describe("retries", () => {
     Effect.gen(function* () {
       assert.strictEqual(yield* waitMillis(failure(429, { "retry-after": "2" }), 1, defaultRetry), 2000)
       assert.strictEqual(yield* waitMillis(failure(429, { "retry-after": "3600" }), 1, defaultRetry), 60_000)
-      assert.strictEqual(yield* waitMillis(failure(429, { "retry-after": "3600" }), 1, { ...defaultRetry, beyondCap: "fail" }), undefined)
+      assert.strictEqual(
+        yield* waitMillis(failure(429, { "retry-after": "3600" }), 1, { ...defaultRetry, beyondCap: "fail" }),
+        undefined
+      )
       for (const header of ["0", "Mon, 03 Mar 1969 10:00:05 GMT"]) {
         const wait = yield* waitMillis(failure(429, { "retry-after": header }), 3, defaultRetry)
         assert.isAtLeast(wait ?? 0, 500)
         assert.isAtMost(wait ?? 0, 1000)
       }
-    }))
+    })
+  )
 
   it.effect("EP-01: fails at once where the server asks for more than the cap and the policy says so", () =>
     Effect.gen(function* () {
       const attempt = Effect.fail(failure(429, { "retry-after": "3600" }))
-      const { attempts, failure: last } = yield* Effect.flip(withRetries(attempt, { ...defaultRetry, beyondCap: "fail" }))
+      const { attempts, failure: last } = yield* Effect.flip(
+        withRetries(attempt, { ...defaultRetry, beyondCap: "fail" })
+      )
       assert.strictEqual(attempts, 1)
       assert.include(last.message, "3600")
-    }))
+    })
+  )
 
   it.live("EP-02: repeats only what a repeat may mend, a bounded number of times", () =>
     Effect.gen(function* () {
@@ -44,5 +52,6 @@ describe("retries", () => {
       for (const status of [400, 401, 403, 404, 409, 422, 501]) {
         assert.strictEqual((yield* Effect.flip(withRetries(Effect.fail(failure(status)), quick))).attempts, 1)
       }
-    }))
+    })
+  )
 })

@@ -29,20 +29,37 @@ describe("run directory", () => {
           const run = yield* openRun({ directory, name: "one", config })
           assert.deepInclude(run.resume, { resumed: false, nextIteration: 0, step: 0, episodes: 0 })
           yield* run.append(episode(0, "0/a/0/player"))
-          yield* run.append({ kind: "step-committed", iteration: 0, key: "one:0", step: 1, trained: true, policy: "toy@1", metrics: {}, reasons: {} })
-          yield* run.finishIteration({ iteration: 0, step: 1, trained: true, figures: { "train/reward": 0.5, loss: Number.NaN } })
+          yield* run.append({
+            kind: "step-committed",
+            iteration: 0,
+            key: "one:0",
+            step: 1,
+            trained: true,
+            policy: "toy@1",
+            metrics: {},
+            reasons: {}
+          })
+          yield* run.finishIteration({
+            iteration: 0,
+            step: 1,
+            trained: true,
+            figures: { "train/reward": 0.5, loss: Number.NaN }
+          })
           yield* run.append(episode(1, "1/b/0/player"))
         })
       )
       const run = yield* openRun({ directory, name: "one", config: { ...config, iterations: 99 } })
       assert.deepInclude(run.resume, { resumed: true, nextIteration: 1, step: 1, episodes: 2 })
-      assert.deepStrictEqual(run.resume.rows, [{ "train/reward": 0.5, iteration: 0, step: 1, trained: true, nonFinite: ["loss"] }])
+      assert.deepStrictEqual(run.resume.rows, [
+        { "train/reward": 0.5, iteration: 0, step: 1, trained: true, nonFinite: ["loss"] }
+      ])
       assert.deepStrictEqual(
         run.resume.unfinished.map((event) => (event.kind === "episode-finished" ? event.trajectories[0] : event.kind)),
         [trajectory({ id: "1/b/0/player" })]
       )
       assert.strictEqual(JSON.parse(readFileSync(join(directory, "one", "config.json"), "utf8")).iterations, 99)
-    }))
+    })
+  )
 
   it.live("keeps every line of many fibers, each whole", () =>
     Effect.gen(function* () {
@@ -56,7 +73,8 @@ describe("run directory", () => {
       )
       const written = lines(join(directory, "many", "journal.jsonl")).map((line) => JSON.parse(line).episode)
       assert.sameMembers(written, names)
-    }))
+    })
+  )
 
   it.live("drops a torn last line, says so, and appends behind the last whole one", () =>
     Effect.gen(function* () {
@@ -68,12 +86,18 @@ describe("run directory", () => {
       yield* Effect.scoped(
         Effect.gen(function* () {
           const run = yield* open
-          assert.deepStrictEqual(run.resume.notices, ["journal.jsonl: the last 28 bytes were cut by a crash and are dropped."])
+          assert.deepStrictEqual(run.resume.notices, [
+            "journal.jsonl: the last 28 bytes were cut by a crash and are dropped."
+          ])
           yield* run.append(episode(0, "after"))
         })
       )
-      assert.deepStrictEqual(lines(path).map((line) => JSON.parse(line).episode), ["whole", "after"])
-    }))
+      assert.deepStrictEqual(
+        lines(path).map((line) => JSON.parse(line).episode),
+        ["whole", "after"]
+      )
+    })
+  )
 
   it.live("refuses a journal that is damaged in the middle, naming the line", () =>
     Effect.gen(function* () {
@@ -84,7 +108,8 @@ describe("run directory", () => {
       writeFileSync(path, `{"v":1,\n${readFileSync(path, "utf8")}`)
       const error = yield* Effect.flip(Effect.scoped(open))
       assert.deepInclude(error, { code: "journal_damaged", field: `${path}:1` })
-    }))
+    })
+  )
 
   it.live("refuses a journal of another version", () =>
     Effect.gen(function* () {
@@ -93,7 +118,8 @@ describe("run directory", () => {
       writeFileSync(join(directory, "old", "journal.jsonl"), '{"v":2,"at":1,"kind":"run-started"}\n')
       const error = yield* Effect.flip(Effect.scoped(openRun({ directory, name: "old", config })))
       assert.deepInclude(error, { code: "journal_version", value: "version 2", expected: "an event of version 1" })
-    }))
+    })
+  )
 
   it.live("refuses other settings on resuming, naming the field", () =>
     Effect.gen(function* () {
@@ -101,8 +127,14 @@ describe("run directory", () => {
       yield* Effect.scoped(openRun({ directory, name: "same", config }))
       const other = { ...config, training: { learningRate: 1e-3 } }
       const error = yield* Effect.flip(Effect.scoped(openRun({ directory, name: "same", config: other })))
-      assert.deepInclude(error, { code: "config_differs", field: "config.training.learningRate", value: "0.001", expected: "0.0006" })
-    }))
+      assert.deepInclude(error, {
+        code: "config_differs",
+        field: "config.training.learningRate",
+        value: "0.001",
+        expected: "0.0006"
+      })
+    })
+  )
 
   it.live("refuses a second holder, naming its pid; takes over the lock of a dead process", () =>
     Effect.gen(function* () {
@@ -116,17 +148,27 @@ describe("run directory", () => {
       })
       const lock = join(directory, "taken", "lock")
       writeFileSync(lock, JSON.stringify({ pid: dead, host: hostname(), started: "1" }))
-      yield* Effect.scoped(Effect.andThen(open, Effect.sync(() => assert.strictEqual(JSON.parse(readFileSync(lock, "utf8")).pid, process.pid))))
-    }))
+      yield* Effect.scoped(
+        Effect.andThen(
+          open,
+          Effect.sync(() => assert.strictEqual(JSON.parse(readFileSync(lock, "utf8")).pid, process.pid))
+        )
+      )
+    })
+  )
 
   it.live("takes over a lock whose pid was given to another process", () =>
     Effect.gen(function* () {
       const directory = yield* temporary
       const open = Effect.scoped(openRun({ directory, name: "reused", config }))
       yield* open
-      writeFileSync(join(directory, "reused", "lock"), JSON.stringify({ pid: process.pid, host: hostname(), started: "1" }))
+      writeFileSync(
+        join(directory, "reused", "lock"),
+        JSON.stringify({ pid: process.pid, host: hostname(), started: "1" })
+      )
       if (process.platform === "linux") yield* open
-    }))
+    })
+  )
 
   it.live("writes no secrets and no number that JSON cannot hold", () =>
     Effect.gen(function* () {
@@ -134,25 +176,37 @@ describe("run directory", () => {
       const secrets = { token: "s3cret-a", judge: { apiKey: "s3cret-b" }, key: Redacted.make("s3cret-c"), maxTokens: 8 }
       yield* Effect.scoped(openRun({ directory, name: "secret", config: secrets }))
       const stored = JSON.parse(readFileSync(join(directory, "secret", "config.json"), "utf8"))
-      assert.deepStrictEqual(stored, { token: "<redacted>", judge: { apiKey: "<redacted>" }, key: "<redacted>", maxTokens: 8 })
-      const error = yield* Effect.flip(Effect.scoped(openRun({ directory, name: "nan", config: { rate: [1, Number.NaN] } })))
+      assert.deepStrictEqual(stored, {
+        token: "<redacted>",
+        judge: { apiKey: "<redacted>" },
+        key: "<redacted>",
+        maxTokens: 8
+      })
+      const error = yield* Effect.flip(
+        Effect.scoped(openRun({ directory, name: "nan", config: { rate: [1, Number.NaN] } }))
+      )
       assert.deepInclude(error, { code: "invalid_config", field: "config.rate[1]", value: "NaN" })
-    }))
+    })
+  )
 
   it.live("JSON-01: refuses an event with a number that JSON cannot hold", () =>
     Effect.gen(function* () {
       const directory = yield* temporary
       const run = yield* openRun({ directory, name: "finite", config })
       const bad = trajectory({ metrics: { turns: Number.POSITIVE_INFINITY } })
-      const error = yield* Effect.flip(run.append({ kind: "episode-finished", iteration: 0, episode: "e", trajectories: [bad] }))
+      const error = yield* Effect.flip(
+        run.append({ kind: "episode-finished", iteration: 0, episode: "e", trajectories: [bad] })
+      )
       assert.strictEqual(error.code, "invalid_event")
       assert.deepStrictEqual(lines(join(run.directory, "journal.jsonl")), [])
-    }))
+    })
+  )
 
   it.live("refuses a name that would become a path", () =>
     Effect.gen(function* () {
       const directory = yield* temporary
       const error = yield* Effect.flip(Effect.scoped(openRun({ directory, name: "../elsewhere", config })))
       assert.strictEqual(error.code, "invalid_name")
-    }))
+    })
+  )
 })

@@ -9,9 +9,18 @@ const options = { key: "run:0", expectedStep: 3, config: { learningRate: 6e-4 } 
 const sampled = (id: string, sampledIds: ReadonlyArray<number>, logprob = -1): ScoredTrajectory =>
   trajectory({
     id,
-    exchanges: [exchange({ id: `${id}-x`, tokens: { promptIds: [1], sampledIds, logprobs: sampledIds.map(() => logprob), prefixHash: "h" } })]
+    exchanges: [
+      exchange({
+        id: `${id}-x`,
+        tokens: { promptIds: [1], sampledIds, logprobs: sampledIds.map(() => logprob), prefixHash: "h" }
+      })
+    ]
   })
-const group = (id: string, trajectories: ReadonlyArray<ScoredTrajectory>, dropped?: ScoredGroup["dropped"]): ScoredGroup => ({
+const group = (
+  id: string,
+  trajectories: ReadonlyArray<ScoredTrajectory>,
+  dropped?: ScoredGroup["dropped"]
+): ScoredGroup => ({
   id,
   trajectories,
   dropped
@@ -45,13 +54,28 @@ describe("toTrainRequest", () => {
   })
 
   it("ADV-08: groups are what their ids say; a duplicate id is refused", () => {
-    const sizes = make([group("a", [sampled("a0", [1]), sampled("a1", [2]), sampled("a2", [3])]), group("b", [sampled("b0", [1]), sampled("b1", [2])])])
-    assert.deepStrictEqual(sizes.request.groups.map(({ id, trajectories }) => [id, trajectories.length]), [["a", 3], ["b", 2]])
-    assert.deepInclude(refuse([group("a", [sampled("a0", [1])]), group("a", [sampled("a1", [1])])]), { field: "groups.id", value: '"a"' })
+    const sizes = make([
+      group("a", [sampled("a0", [1]), sampled("a1", [2]), sampled("a2", [3])]),
+      group("b", [sampled("b0", [1]), sampled("b1", [2])])
+    ])
+    assert.deepStrictEqual(
+      sizes.request.groups.map(({ id, trajectories }) => [id, trajectories.length]),
+      [
+        ["a", 3],
+        ["b", 2]
+      ]
+    )
+    assert.deepInclude(refuse([group("a", [sampled("a0", [1])]), group("a", [sampled("a1", [1])])]), {
+      field: "groups.id",
+      value: '"a"'
+    })
   })
 
   it("sends a group without signal with its cause", () => {
-    assert.strictEqual(make([group("a", [sampled("a0", [1]), sampled("a1", [2])], "all_solved")]).request.groups[0]?.dropped, "all_solved")
+    assert.strictEqual(
+      make([group("a", [sampled("a0", [1]), sampled("a1", [2])], "all_solved")]).request.groups[0]?.dropped,
+      "all_solved"
+    )
   })
 
   it("refuses an exchange without ids, naming the policy", () => {
@@ -61,15 +85,26 @@ describe("toTrainRequest", () => {
   })
 
   it("refuses greedy samples, a missing log-probability and a reward that is not finite", () => {
-    assert.match(refuse([group("a", [trajectory({ exchanges: [exchange({ temperature: 0 })] })])]).field, /temperature$/u)
+    assert.match(
+      refuse([group("a", [trajectory({ exchanges: [exchange({ temperature: 0 })] })])]).field,
+      /temperature$/u
+    )
     const short = exchange({ tokens: { promptIds: [1], sampledIds: [1, 2], logprobs: [-1], prefixHash: "h" } })
     assert.match(refuse([group("a", [trajectory({ exchanges: [short] })])]).field, /logprobs$/u)
-    assert.match(refuse([group("a", [trajectory({ reward: { _tag: "Scored", total: Number.NaN, terms: {} } })])]).field, /reward\.total$/u)
+    assert.match(
+      refuse([group("a", [trajectory({ reward: { _tag: "Scored", total: Number.NaN, terms: {} } })])]).field,
+      /reward\.total$/u
+    )
   })
 
   it("leaves out a member without exchanges, with a notice; a lone member carries no signal", () => {
-    const { notices, request } = make([group("a", [sampled("a0", [1]), trajectory({ id: "a1", exchanges: [], stopReason: "context_length" })])])
-    assert.deepStrictEqual(notices.map(({ code }) => code), ["no_exchanges"])
+    const { notices, request } = make([
+      group("a", [sampled("a0", [1]), trajectory({ id: "a1", exchanges: [], stopReason: "context_length" })])
+    ])
+    assert.deepStrictEqual(
+      notices.map(({ code }) => code),
+      ["no_exchanges"]
+    )
     assert.strictEqual(request.groups[0]?.trajectories.length, 1)
     assert.strictEqual(request.groups[0]?.dropped, "too_few_scored")
   })
@@ -79,7 +114,10 @@ describe("toTrainRequest", () => {
     // exp(3 members x 3 tokens x -2) = 1.5e-8; exp(9 x -0.01) = 0.91
     const notice = make([group("a", four(-2))]).notices[0]
     assert.deepInclude(notice, { level: "warning", code: "identical_group", group: "a" })
-    assert.include(notice?.message, "identical group: 4 of 4 members of a sampled the same ids at temperature 1 (chance 1.5e-8)")
+    assert.include(
+      notice?.message,
+      "identical group: 4 of 4 members of a sampled the same ids at temperature 1 (chance 1.5e-8)"
+    )
     assert.deepInclude(make([group("a", four(-0.01))]).notices[0], { level: "info", code: "identical_group" })
     assert.deepStrictEqual(make([group("a", [...four(-2), sampled("a4", [5, 6, 8])])]).notices, [])
   })

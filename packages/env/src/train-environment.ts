@@ -11,6 +11,7 @@ import {
   openRun,
   type Policy,
   Progress,
+  type Run,
   runTrainingLoop,
   type ScoredGroup,
   Seed,
@@ -127,7 +128,7 @@ export const trainEnvironment = <E extends Any>(
           ) as never
       }
     })
-    return { ...report, evaluations: yield* evaluateAfter(environment, options, backend, report) }
+    return { ...report, evaluations: yield* evaluateAfter(environment, options, run, backend, report) }
   }).pipe(Effect.scoped) as Effect.Effect<
     EnvironmentReport,
     TrainingError | InvalidOption | InvalidEnvironment,
@@ -138,6 +139,7 @@ export const trainEnvironment = <E extends Any>(
 const evaluateAfter = Effect.fnUntraced(function* (
   environment: Any,
   options: ResolvedOptions,
+  run: Run,
   backend: BackendService,
   report: TrainReport
 ) {
@@ -150,13 +152,10 @@ const evaluateAfter = Effect.fnUntraced(function* (
     const [row] = yield* evaluateEnvironment(environment, [policy], { ...common, temperature })
     if (row === undefined) return
     rows.push(row)
-    yield* Progress.publish({
-      _tag: "EvaluationFinished",
-      iteration: report.iterations,
-      policy: row.policy,
-      episodes: scenarios,
-      metrics: Object.fromEntries(Object.entries(row.figures).filter(([, value]) => Number.isFinite(value)))
-    })
+    const metrics = Object.fromEntries(Object.entries(row.figures).filter(([, value]) => Number.isFinite(value)))
+    const finished = { iteration: report.iterations, policy: row.policy, episodes: scenarios, metrics }
+    yield* run.append({ kind: "evaluation-finished", ...finished, temperature })
+    yield* Progress.publish({ _tag: "EvaluationFinished", ...finished })
   })
   for (const temperature of temperatures) for (const policy of models) yield* evaluate(policy, temperature)
   // a baseline has no temperature of its own

@@ -44,7 +44,10 @@ const conversation = (link: Link, model: string, episode: string): Conversation 
         logprobs: true,
         ludus: { train: options.train, request: `${episode}/${options.turn}` }
       })
-      const { attempts, reply } = yield* askEndpoint({ ...request, headers: { ...request.headers, [EPISODE_HEADER]: episode } }, endpoint)
+      const { attempts, reply } = yield* askEndpoint(
+        { ...request, headers: { ...request.headers, [EPISODE_HEADER]: episode } },
+        endpoint
+      )
       const answer = exactAnswer(reply, reply.choices[0], ancestry)
       if (typeof answer !== "string") return { ...answer, attempts }
       return yield* new PolicyFailure({ policy: model, message: `${link.url}: ${answer}`, attempts })

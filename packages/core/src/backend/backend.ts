@@ -6,7 +6,15 @@
  */
 import { Context, type Effect, Schema } from "effect"
 import type { Policy } from "../policy.ts"
-import type { Capabilities, Checkpoint, JobEvent, ModelInfo, RegisterModel, TrainRequest, TrainResult } from "./protocol.ts"
+import type {
+  Capabilities,
+  Checkpoint,
+  JobEvent,
+  ModelInfo,
+  RegisterModel,
+  TrainRequest,
+  TrainResult
+} from "./protocol.ts"
 
 /** A backend refused or failed. `code` is the protocol's error code, or `unreachable`, `foreign_server`, `incompatible`. */
 export class BackendError extends Schema.TaggedError<BackendError>()("BackendError", {

@@ -15,18 +15,33 @@ export const checkTrainRequest = (
   capabilities: Capabilities
 ): Effect.Effect<typeof TrainRequest.Encoded, BackendError> =>
   Effect.gen(function* () {
-    const unknown = Object.entries(request.config).find(([name, value]) => value !== undefined && !capabilities.options.includes(name))
+    const unknown = Object.entries(request.config).find(
+      ([name, value]) => value !== undefined && !capabilities.options.includes(name)
+    )
     if (unknown !== undefined) {
-      return yield* refuse(`config.${unknown[0]}`, unknown[1], `one of ${capabilities.options.join(", ")}`, "this backend does not know it")
+      return yield* refuse(
+        `config.${unknown[0]}`,
+        unknown[1],
+        `one of ${capabilities.options.join(", ")}`,
+        "this backend does not know it"
+      )
     }
     const { loss } = request.config
     if (loss !== undefined && !capabilities.losses.includes(loss)) {
-      return yield* refuse("config.loss", loss, `one of ${capabilities.losses.join(", ")}`, "this backend does not offer it")
+      return yield* refuse(
+        "config.loss",
+        loss,
+        `one of ${capabilities.losses.join(", ")}`,
+        "this backend does not offer it"
+      )
     }
     return yield* Effect.catch(encode(request), (error) => {
       const first = issues(error.issue).issues[0]
       const path = (first?.path ?? []).map((part) => (typeof part === "object" ? part.key : part))
-      const value = path.reduce<unknown>((at, key) => (typeof at === "object" && at !== null ? Reflect.get(at, key) : undefined), request)
+      const value = path.reduce<unknown>(
+        (at, key) => (typeof at === "object" && at !== null ? Reflect.get(at, key) : undefined),
+        request
+      )
       return refuse(path.map(String).join("."), value, first?.message ?? error.message, "it cannot be sent")
     })
   })

@@ -27,22 +27,34 @@ export interface ConnectOptions {
  * Connects to a running backend. Fails with the codes `unreachable`, `foreign_server` (not a Ludus backend, or not the
  * one that was started), `incompatible` (another protocol version), `unauthorized`, `engine_failed` and `timeout`.
  */
-export const connect = Effect.fn("Backend.connect")(function* (options: ConnectOptions): Effect.fn.Return<BackendService, BackendError> {
+export const connect = Effect.fn("Backend.connect")(function* (
+  options: ConnectOptions
+): Effect.fn.Return<BackendService, BackendError> {
   const link: Link = {
     url: yield* baseUrl(options.url),
     token: options.token,
     retry: { ...defaultRetry, ...options.retry },
     deadlines: { ...defaultDeadlines, ...options.deadlines }
   }
-  const capabilities = yield* greet(link, { instance: options.instance, startTimeout: options.startTimeout ?? "2 minutes" })
+  const capabilities = yield* greet(link, {
+    instance: options.instance,
+    startTimeout: options.startTimeout ?? "2 minutes"
+  })
   const contextLengths = new Map<string, number>()
   return {
     url: link.url,
     token: link.token,
     capabilities,
     register: Effect.fn("Backend.register")(function* (model) {
-      const body = yield* Schema.encodeEffect(RegisterModel)(model).pipe(Effect.mapError((error) => invalid("model", error.message)))
-      const info = yield* call(link, linkRequest(link, "POST", "/v1/ludus/models", body), ModelInfo, link.deadlines.register)
+      const body = yield* Schema.encodeEffect(RegisterModel)(model).pipe(
+        Effect.mapError((error) => invalid("model", error.message))
+      )
+      const info = yield* call(
+        link,
+        linkRequest(link, "POST", "/v1/ludus/models", body),
+        ModelInfo,
+        link.deadlines.register
+      )
       contextLengths.set(info.name, info.contextLength)
       return info
     }),
@@ -61,7 +73,8 @@ export const connect = Effect.fn("Backend.connect")(function* (options: ConnectO
 })
 
 /** {@link connect} as a layer. */
-export const layerHttp = (options: ConnectOptions): Layer.Layer<Backend, BackendError> => Layer.effect(Backend, connect(options))
+export const layerHttp = (options: ConnectOptions): Layer.Layer<Backend, BackendError> =>
+  Layer.effect(Backend, connect(options))
 
 const baseUrl = (url: string): Effect.Effect<string, BackendError> => {
   const parsed = URL.parse(url)

@@ -23,7 +23,11 @@ export const runJob = (
   onEvent: (event: JobEvent) => Effect.Effect<void>
 ): Effect.Effect<TrainResult, BackendError> =>
   Effect.gen(function* () {
-    const { job } = yield* call(link, linkRequest(link, "POST", `/v1/ludus/models/${name}/train`, request), TrainAccepted)
+    const { job } = yield* call(
+      link,
+      linkRequest(link, "POST", `/v1/ludus/models/${name}/train`, request),
+      TrainAccepted
+    )
     const last = yield* followJob(link, job, onEvent)
     if (last.type === "completed" && last.result) return last.result
     return yield* fromDetail(last.error ?? { message: `Job ${job} failed without a reason.` })
@@ -45,7 +49,11 @@ export const runJob = (
   )
 
 /** The event that ends the job. */
-const followJob = (link: Link, job: string, onEvent: (event: JobEvent) => Effect.Effect<void>): Effect.Effect<JobEvent, BackendError> => {
+const followJob = (
+  link: Link,
+  job: string,
+  onEvent: (event: JobEvent) => Effect.Effect<void>
+): Effect.Effect<JobEvent, BackendError> => {
   let seen = 0
   let failures = 0
   const request = () => linkRequest(link, "GET", `/v1/ludus/jobs/${job}/events?after=${seen}`)
@@ -75,13 +83,19 @@ const followJob = (link: Link, job: string, onEvent: (event: JobEvent) => Effect
   )
   return followOnce.pipe(
     Effect.retry({
-      schedule: Schedule.min([Schedule.exponential(link.retry.baseMillis), Schedule.spaced(link.retry.capMillis)]).pipe(Schedule.jittered),
-      while: (error) => error._tag !== "BackendError" && (error._tag !== "HttpFailure" || isRetryable(error)) && ++failures < 10
+      schedule: Schedule.min([Schedule.exponential(link.retry.baseMillis), Schedule.spaced(link.retry.capMillis)]).pipe(
+        Schedule.jittered
+      ),
+      while: (error) =>
+        error._tag !== "BackendError" && (error._tag !== "HttpFailure" || isRetryable(error)) && ++failures < 10
     }),
     Effect.mapError((error) =>
       error._tag === "BackendError"
         ? error
-        : toBackendError(error._tag === "HttpFailure" ? error : new HttpFailure({ message: String(error) }), request().url)
+        : toBackendError(
+            error._tag === "HttpFailure" ? error : new HttpFailure({ message: String(error) }),
+            request().url
+          )
     )
   )
 }

@@ -20,7 +20,12 @@ export interface Deadlines {
   readonly train: Duration.Input
 }
 
-export const defaultDeadlines: Deadlines = { control: "1 minute", register: "1 hour", chat: "10 minutes", train: "6 hours" }
+export const defaultDeadlines: Deadlines = {
+  control: "1 minute",
+  register: "1 hour",
+  chat: "10 minutes",
+  train: "6 hours"
+}
 
 export interface Link {
   /** Without a trailing slash. */
@@ -52,7 +57,11 @@ export const call = <S extends Schema.ConstraintDecoder<unknown>>(
   )
 
 /** Decodes the text of an answer. */
-export const decodeBody = <S extends Schema.ConstraintDecoder<unknown>>(schema: S, text: string, url: string): Effect.Effect<S["Type"], BackendError> =>
+export const decodeBody = <S extends Schema.ConstraintDecoder<unknown>>(
+  schema: S,
+  text: string,
+  url: string
+): Effect.Effect<S["Type"], BackendError> =>
   Schema.decodeUnknownEffect(Schema.fromJsonString(schema))(text).pipe(
     Effect.mapError(
       (error) =>
@@ -86,7 +95,12 @@ export const toBackendError = (failure: HttpFailure, url: string): BackendError 
     })
   }
   return new BackendError({
-    code: failure.status === 401 || failure.status === 403 ? "unauthorized" : failure.status === 404 ? "not_found" : "internal",
+    code:
+      failure.status === 401 || failure.status === 403
+        ? "unauthorized"
+        : failure.status === 404
+          ? "not_found"
+          : "internal",
     message: `${url} answered with status ${failure.status}: ${(failure.body ?? "").slice(0, 300)}`,
     status: failure.status,
     field: "url",

@@ -119,7 +119,11 @@ export const TrainExchange = Schema.Struct({
 })
 export type TrainExchange = typeof TrainExchange.Type
 
-export const TrainTrajectory = Schema.Struct({ id: Schema.String, reward: Schema.Finite, exchanges: Schema.Array(TrainExchange) })
+export const TrainTrajectory = Schema.Struct({
+  id: Schema.String,
+  reward: Schema.Finite,
+  exchanges: Schema.Array(TrainExchange)
+})
 
 export const TrainGroup = Schema.Struct({
   id: Schema.String,

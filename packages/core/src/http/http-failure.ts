@@ -16,4 +16,6 @@ export class HttpFailure extends Data.TaggedError("HttpFailure")<{
 const RETRYABLE = new Set([408, 429, 500, 502, 503, 504])
 
 export const isRetryable = (failure: HttpFailure): boolean =>
-  failure.status === undefined ? failure.code !== "ENOTFOUND" && failure.code !== "ERR_INVALID_URL" : RETRYABLE.has(failure.status)
+  failure.status === undefined
+    ? failure.code !== "ENOTFOUND" && failure.code !== "ERR_INVALID_URL"
+    : RETRYABLE.has(failure.status)

@@ -43,7 +43,9 @@ export const withRetries = <A>(
       onFailure: (failure) => {
         if (attempts >= policy.attempts || !isRetryable(failure)) return Effect.fail({ failure, attempts })
         return Effect.flatMap(waitMillis(failure, attempts, policy), (wait) =>
-          wait === undefined ? Effect.fail({ failure: limited(failure), attempts }) : Effect.andThen(Effect.sleep(wait), go(attempts + 1))
+          wait === undefined
+            ? Effect.fail({ failure: limited(failure), attempts })
+            : Effect.andThen(Effect.sleep(wait), go(attempts + 1))
         )
       }
     })
@@ -51,7 +53,11 @@ export const withRetries = <A>(
 }
 
 /** Milliseconds to wait after failed attempt number `attempts` (1, 2, ...); `undefined` where waiting would be too long. */
-export const waitMillis = (failure: HttpFailure, attempts: number, policy: RetryPolicy): Effect.Effect<number | undefined> =>
+export const waitMillis = (
+  failure: HttpFailure,
+  attempts: number,
+  policy: RetryPolicy
+): Effect.Effect<number | undefined> =>
   Effect.gen(function* () {
     const asked = retryAfterMillis(failure.headers ?? {}, yield* Clock.currentTimeMillis)
     if (asked !== undefined && asked > 0) {

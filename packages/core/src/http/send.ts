@@ -17,7 +17,8 @@ export interface HttpRequest {
 let pool: Agent | undefined
 
 /** Idle connections close before common servers close them (uvicorn: 5 s), so that a reused one is rarely dead. */
-const agent = (): Agent => (pool ??= new Agent({ headersTimeout: 0, bodyTimeout: 0, keepAliveTimeout: 3000, allowH2: false }))
+const agent = (): Agent =>
+  (pool ??= new Agent({ headersTimeout: 0, bodyTimeout: 0, keepAliveTimeout: 3000, allowH2: false }))
 
 /** `fetch` on the same pool, for clients that bring their own request code. */
 export const pooledFetch = ((input: never, init?: object) =>

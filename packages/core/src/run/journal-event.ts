@@ -36,7 +36,9 @@ export const IterationStarted = line("iteration-started", {
   /** `name@step` that plays. */
   policy: Schema.String,
   /** `input` is the encoded scenario. */
-  scenarios: Schema.Array(Schema.Struct({ id: Schema.String, seed: Schema.Finite, input: Schema.optionalKey(Schema.Unknown) }))
+  scenarios: Schema.Array(
+    Schema.Struct({ id: Schema.String, seed: Schema.Finite, input: Schema.optionalKey(Schema.Unknown) })
+  )
 })
 
 /** One episode with the trajectories of all its trained seats. */
@@ -68,6 +70,7 @@ export const StepCommitted = line("step-committed", {
 export const EvaluationFinished = line("evaluation-finished", {
   iteration: Schema.Natural,
   policy: Schema.String,
+  temperature: Schema.optionalKey(Schema.Finite),
   episodes: Schema.Natural,
   metrics: figures
 })
@@ -91,4 +94,8 @@ export const JournalEvent = Schema.Union([
 export type JournalEvent = typeof JournalEvent.Type
 
 /** An event as the loop appends it: the journal adds `v` and `at`. */
-export type JournalEntry = JournalEvent extends infer Event ? (Event extends JournalEvent ? Omit<Event, "v" | "at"> : never) : never
+export type JournalEntry = JournalEvent extends infer Event
+  ? Event extends JournalEvent
+    ? Omit<Event, "v" | "at">
+    : never
+  : never

@@ -17,7 +17,10 @@ export interface LinesRead {
  * Gives each parsed line to `take`. An unreadable end is the work of a crash in the middle of a write: it is left out
  * and counted. An unreadable line before a readable one is damage and fails with `journal_damaged`, naming the line.
  */
-export const readLines = (path: string, take: (value: unknown, line: number) => void): Effect.Effect<LinesRead, RunError> =>
+export const readLines = (
+  path: string,
+  take: (value: unknown, line: number) => void
+): Effect.Effect<LinesRead, RunError> =>
   Effect.tryPromise({
     try: async (signal) => {
       const size = await stat(path).then(

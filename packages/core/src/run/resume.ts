@@ -41,7 +41,8 @@ export const makeResume = (resumed: boolean, rows: ReadonlyArray<MetricsRow>) =>
         const failed = event.trajectories.find((trajectory) => trajectory.failure !== undefined)
         if (failed?.failure !== undefined) failures[failed.failure.kind] += 1
       }
-      if (event.kind !== "run-started" && event.kind !== "run-ended" && event.iteration >= nextIteration) unfinished.push(event)
+      if (event.kind !== "run-started" && event.kind !== "run-ended" && event.iteration >= nextIteration)
+        unfinished.push(event)
     },
     finish: (files: ReadonlyArray<readonly [name: string, read: LinesRead]>): Resume => ({
       resumed,

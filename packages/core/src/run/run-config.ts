@@ -12,12 +12,17 @@ export type RunConfig = { readonly [name: string]: unknown }
  * Compares with the stored configuration, or stores it. Fields in `bounds` may change (they say how long, not what) and
  * are stored anew. Returns whether there was one.
  */
-export const settleConfig = Effect.fn("Run.settleConfig")(function* (directory: string, config: RunConfig, bounds: ReadonlyArray<string>) {
+export const settleConfig = Effect.fn("Run.settleConfig")(function* (
+  directory: string,
+  config: RunConfig,
+  bounds: ReadonlyArray<string>
+) {
   const path = join(directory, "config.json")
   const given = yield* toJson(config)
   const stored = yield* Effect.tryPromise({ try: () => readStored(path), catch: fileError(path, "read") })
   if (stored !== undefined) {
-    const without = (value: Json) => (isObject(value) ? Object.fromEntries(Object.entries(value).filter(([name]) => !bounds.includes(name))) : value)
+    const without = (value: Json) =>
+      isObject(value) ? Object.fromEntries(Object.entries(value).filter(([name]) => !bounds.includes(name))) : value
     const found = difference("config", without(stored), without(given))
     if (found !== undefined) return yield* Effect.fail(differs(directory, found))
   }
@@ -44,7 +49,8 @@ const readStored = (path: string): Promise<Json | undefined> =>
   )
 
 /** Names whose values never reach the disk. */
-const SECRET = /^(authorization|bearer|password|secret|token|api_?key)$|(ApiKey|Token|Secret|Password|_token|_secret|_key)$/iu
+const SECRET =
+  /^(authorization|bearer|password|secret|token|api_?key)$|(ApiKey|Token|Secret|Password|_token|_secret|_key)$/iu
 
 /** The configuration as JSON. Secrets become `<redacted>`; a number that JSON cannot hold is refused. */
 const toJson = (config: RunConfig): Effect.Effect<Json, RunError> =>

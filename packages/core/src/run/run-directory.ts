@@ -47,11 +47,17 @@ export interface Run {
   /** Appends the row that ends an iteration; figures that are not finite are left out and named. */
   readonly finishIteration: (row: Parameters<typeof toMetricsRow>[0]) => Effect.Effect<MetricsRow, RunError>
   /** Notes where the backend keeps a step. */
-  readonly noteCheckpoint: (checkpoint: { readonly step: number; readonly policy: string; readonly path: string }) => Effect.Effect<void, RunError>
+  readonly noteCheckpoint: (checkpoint: {
+    readonly step: number
+    readonly policy: string
+    readonly path: string
+  }) => Effect.Effect<void, RunError>
 }
 
 /** Makes the run directory or opens it again, and holds it until the scope closes. */
-export const openRun = Effect.fn("Run.open")(function* (options: RunOptions): Effect.fn.Return<Run, RunError, Scope.Scope> {
+export const openRun = Effect.fn("Run.open")(function* (
+  options: RunOptions
+): Effect.fn.Return<Run, RunError, Scope.Scope> {
   if (!Schema.is(ModelName)(options.name)) {
     return yield* new RunError({
       code: "invalid_name",

@@ -33,6 +33,8 @@ export const fileError = (path: string, doing: string) => (cause: unknown) => {
     field: path,
     value: code,
     expected: full ? "free space" : "a file that can be read and written",
-    advice: full ? "Free some space and resume the run by its name." : "Check that the folder exists and belongs to you."
+    advice: full
+      ? "Free some space and resume the run by its name."
+      : "Check that the folder exists and belongs to you."
   })
 }

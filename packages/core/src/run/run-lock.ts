@@ -23,7 +23,8 @@ export const lockRun = (directory: string): Effect.Effect<void, RunError, Scope.
   Effect.acquireRelease(
     Effect.tryPromise({
       try: () => acquire(join(directory, "lock")),
-      catch: (cause) => (cause instanceof RunError ? cause : fileError(join(directory, "lock"), "lock the run with")(cause))
+      catch: (cause) =>
+        cause instanceof RunError ? cause : fileError(join(directory, "lock"), "lock the run with")(cause)
     }),
     () => Effect.promise(() => unlink(join(directory, "lock")).catch(() => undefined))
   ).pipe(Effect.asVoid)
