@@ -1,7 +1,8 @@
 """An engine process without a model: speaks the engine's protocol, and fails on command.
 
 Its "sampling" is a function of seed and prompt, so that tests can say what must come. Text in the prompt steers it:
-``die`` (exits), ``slow`` (a token every 50 ms), ``say:...;`` (those words, then the end-of-turn token).
+``die`` (exits), ``slow`` (a token every 50 ms), ``say:...;`` (those words, then the end-of-turn token), ``colour``
+(``red`` at step 0, ``blue`` at step 1).
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import re
 import signal
 import sys
 import threading
@@ -20,6 +22,7 @@ from tokenizers import Tokenizer
 FOLDER = Path(os.environ["LUDUS_FAKE_TOKENIZER"])
 CONTEXT = 512
 END = 2
+KEPT = ("id", "op", "target", "conversation", "policy", "seed", "stopIds", "maxTokens", "topP", "topK", "minP", "temperature")
 
 tokenizer = Tokenizer.from_file(str(FOLDER / "tokenizer.json"))
 out = threading.Lock()
@@ -35,11 +38,12 @@ def send(message: dict) -> None:
 
 
 def reply_ids(request: dict) -> list[int]:
-    """What this engine "samples": ``say:`` words of the last message, else ``maxTokens`` random ids by seed."""
-    text = tokenizer.decode(request["promptIds"], skip_special_tokens=False)
-    said = text.rsplit("say:", 1)
-    if len(said) == 2 and ";" in said[1]:
-        return [*tokenizer.encode(said[1].split(";")[0]).ids, END][: request["maxTokens"]]
+    """What this engine "samples": by the last message, else ``maxTokens`` random ids by seed."""
+    text = tokenizer.decode(request["promptIds"], skip_special_tokens=False).split("<|im_start|>")[-2]
+    said = re.search(r"say:(.*);", text, re.DOTALL)
+    words = said[1] if said else ["red", "blue"][int(request["policy"].split("@")[1])] if "colour" in text else None
+    if words is not None:
+        return [*tokenizer.encode(words).ids, END][: request["maxTokens"]]
     chosen = random.Random(request["seed"])
     return [chosen.randrange(17, 40_000) for _ in range(request["maxTokens"])]
 
@@ -60,7 +64,9 @@ def generate(request: dict) -> None:
             send({"id": request["id"], "event": "tokens", "ids": [token_id], "logprobs": [-0.5]})
         if any(stop in tokenizer.decode(ids) for stop in request["stop"]):
             break
-    stopped = len(ids) < request["maxTokens"] or ids[-1] == END
+        if token_id in request["stopIds"] and not request["ignoreEos"]:
+            break
+    stopped = len(ids) < request["maxTokens"] or ids[-1] in request["stopIds"]
     finish = "stop" if stopped else "length"
     send({"id": request["id"], "result": {"ids": ids, "logprobs": [-0.5] * len(ids), "finish": finish, "cachedTokens": 0}})
 
@@ -130,5 +136,5 @@ for line in sys.stdin:
     received = json.loads(line)
     if record is not None:
         with record.open("a") as file:
-            file.write(json.dumps({key: received.get(key) for key in ("op", "target", "conversation", "policy", "seed")}) + "\n")
+            file.write(json.dumps({key: received.get(key) for key in KEPT}) + "\n")
     threading.Thread(target=handle, args=(received,), daemon=True).start()

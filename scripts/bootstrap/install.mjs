@@ -48,10 +48,17 @@ export const ensureInstalled = async (root) => {
 const npm = (root, args) =>
   new Promise((resolve, reject) => {
     const { npm_execpath: script, npm_node_execpath: node } = process.env
-    const child = script === undefined ? spawn("npm", args, { cwd: root }) : spawn(node ?? process.execPath, [script, ...args], { cwd: root })
+    const child =
+      script === undefined
+        ? spawn("npm", args, { cwd: root })
+        : spawn(node ?? process.execPath, [script, ...args], { cwd: root })
     let output = ""
     for (const stream of [child.stdout, child.stderr]) stream.setEncoding("utf8").on("data", (text) => (output += text))
-    child.on("error", (error) => reject(new Advice(`npm could not be started: ${error.message}. It comes with Node; install both and start again.`)))
+    child.on("error", (error) =>
+      reject(
+        new Advice(`npm could not be started: ${error.message}. It comes with Node; install both and start again.`)
+      )
+    )
     child.on("close", (code) => resolve({ code: code ?? 1, output }))
   })
 
@@ -60,6 +67,7 @@ const adviceFor = (output) => {
   if (/ENOTFOUND|EAI_AGAIN|ETIMEDOUT|ECONNREFUSED|ECONNRESET|network/i.test(output))
     return "The registry could not be reached: check the network and npm's proxy settings, then start again."
   if (/ENOSPC/i.test(output)) return "The disk is full: free 1 GB and start again."
-  if (/EACCES|EPERM|EROFS/i.test(output)) return "The folder of this checkout cannot be written: check its owner and permissions."
+  if (/EACCES|EPERM|EROFS/i.test(output))
+    return "The folder of this checkout cannot be written: check its owner and permissions."
   return "Remove the folder node_modules and start again."
 }

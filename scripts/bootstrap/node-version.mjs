@@ -18,7 +18,9 @@ export const atLeast = (version, minimum) => {
 /** Ends with advice where this Node is too old for the bootstrap. */
 export const checkNode = (version = process.versions.node) => {
   if (atLeast(version, "20.0.0")) return
-  throw new Advice(`Ludus needs Node 20 or newer to start; this is Node ${version}. Install the current LTS version of Node and start again.`)
+  throw new Advice(
+    `Ludus needs Node 20 or newer to start; this is Node ${version}. Install the current LTS version of Node and start again.`
+  )
 }
 
 /** The Node to go on with: the installed one, else this one where it is new enough. @param {string} root */

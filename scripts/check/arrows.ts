@@ -88,7 +88,10 @@ export const importsOf = (text: string): ReadonlyArray<string> => {
 const ROOT = fileURLToPath(new URL("../..", import.meta.url))
 
 /** The parts of this repository. */
-export const repository = (): { readonly sources: ReadonlyArray<Source>; readonly names: ReadonlyMap<string, string> } => {
+export const repository = (): {
+  readonly sources: ReadonlyArray<Source>
+  readonly names: ReadonlyMap<string, string>
+} => {
   const read = (file: string) => readFileSync(join(ROOT, file), "utf8")
   const manifests = globSync("{packages,environments}/*/package.json", { cwd: ROOT })
   return {

@@ -18,20 +18,31 @@ export const checks = ({ node, python }) => {
     { name: "lint", commands: [bin("oxlint", "--type-aware", "--quiet")] },
     { name: "format", commands: [bin("oxfmt", "--check")] },
     { name: "types", commands: [bin("tsc", "-b")] },
-    { name: "types of tests", commands: [...testProjects(), "scripts"].map((project) => bin("tsc", "-p", project)) },
+    {
+      name: "types of tests",
+      commands: [...parts.map((part) => `${part}/tsconfig.test.json`), "scripts"].map((project) =>
+        bin("tsc", "-p", project)
+      )
+    },
     ...effectDiagnostics(),
-    { name: "unused code", commands: [bin("knip")] },
+    { name: "unused code", commands: [bin("knip", "--no-config-hints")] },
+    { name: "build", commands: [{ file: "npm", args: ["run", "build", "--workspaces", "--if-present"] }] },
+    { name: "packages as published", commands: parts.map((part) => bin("publint", part, "--strict")) },
+    { name: "types as published", commands: parts.map((part) => bin("attw", "--pack", part, "--profile", "esm-only")) },
     { name: "arrows between parts", commands: [{ file: node, args: ["scripts/check/arrows.ts"] }] },
     { name: "python lint", commands: [module("ruff", "check", "--no-cache", "backend")] },
     { name: "python format", commands: [module("ruff", "format", "--no-cache", "--check", "backend")] },
-    { name: "python types", commands: [module("mypy", "--config-file", "backend/pyproject.toml", "backend/ludus_backend")] }
+    {
+      name: "python types",
+      commands: [module("mypy", "--config-file", "backend/pyproject.toml", "backend/ludus_backend")]
+    }
   ]
 }
 
-const testProjects = () =>
-  ["packages", "environments"].flatMap((parent) =>
-    readdirSync(join(ROOT, parent)).map((part) => `${parent}/${part}/tsconfig.test.json`)
-  )
+/** The folders of all parts, relative to the root. */
+const parts = ["packages", "environments"].flatMap((parent) =>
+  readdirSync(join(ROOT, parent)).map((part) => `${parent}/${part}`)
+)
 
 /** The diagnostics of Effect's language service exist as a compiler for Linux only. @returns {Check[]} */
 const effectDiagnostics = () => {

@@ -14,7 +14,10 @@ const names = new Map([
 ])
 
 const check = (...sources: ReadonlyArray<readonly [string, ...ReadonlyArray<string>]>) =>
-  broken(sources.map(([file, ...imports]) => ({ file, imports })), names)
+  broken(
+    sources.map(([file, ...imports]) => ({ file, imports })),
+    names
+  )
 
 describe("the arrows between the parts", () => {
   it("are kept in this repository", () => {

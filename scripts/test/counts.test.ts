@@ -16,7 +16,10 @@ const file = (name: string, text: string) => {
 }
 
 const junit = (attributes: string) =>
-  file("pytest.xml", `<?xml version="1.0" encoding="utf-8"?><testsuites name="pytest tests"><testsuite name="pytest" ${attributes}><testcase/></testsuite></testsuites>`)
+  file(
+    "pytest.xml",
+    `<?xml version="1.0" encoding="utf-8"?><testsuites name="pytest tests"><testsuite name="pytest" ${attributes}><testcase/></testsuite></testsuites>`
+  )
 
 describe("counting tests", () => {
   it("reads pytest's report; errors are failures, skipped tests are neither", () => {
@@ -30,12 +33,21 @@ describe("counting tests", () => {
   })
 
   it("counts a runner that failed without a failed test as one failure", () => {
-    assert.deepStrictEqual(junitCounts(junit('errors="0" failures="0" skipped="0" tests="0"'), 5), { passed: 0, failed: 1 })
+    assert.deepStrictEqual(junitCounts(junit('errors="0" failures="0" skipped="0" tests="0"'), 5), {
+      passed: 0,
+      failed: 1
+    })
     assert.deepStrictEqual(vitestCounts(join(folder, "none"), 1), { passed: 0, failed: 1 })
     assert.deepStrictEqual(vitestCounts(join(folder, "none"), 0), { passed: 0, failed: 1 })
   })
 
   it("adds up", () => {
-    assert.deepStrictEqual(sum([{ passed: 1, failed: 2 }, { passed: 3, failed: 4 }]), { passed: 4, failed: 6 })
+    assert.deepStrictEqual(
+      sum([
+        { passed: 1, failed: 2 },
+        { passed: 3, failed: 4 }
+      ]),
+      { passed: 4, failed: 6 }
+    )
   })
 })

@@ -48,7 +48,8 @@ class BodyLimits:
         while True:
             try:
                 left = started + self._seconds + received / MEBIBYTE - time.monotonic()
-                message = await asyncio.wait_for(receive(), max(left, 0))
+                async with asyncio.timeout(max(left, 0)):
+                    message = await receive()
             except TimeoutError:
                 refused = error_response(_too_slow(received), 408, {"connection": "close"})
                 await refused(scope, receive, send)

@@ -117,7 +117,9 @@ class EngineClient:
         if self.status == "failed":
             raise _engine_failed(self.detail or "it could not be started")
         try:
-            await asyncio.wait_for(self._ready.wait(), _READY_SECONDS)
+            # Not wait_for: Python 3.11's swallows a cancellation that comes while the event is already set.
+            async with asyncio.timeout(_READY_SECONDS):
+                await self._ready.wait()
         except TimeoutError:
             raise _engine_failed("it did not come back in time") from None
         if self.status == "failed":

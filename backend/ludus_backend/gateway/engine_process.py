@@ -74,7 +74,8 @@ async def stop_engine(process: asyncio.subprocess.Process) -> None:
     if process.returncode is None:
         _signal(process, kill=False)
         try:
-            await asyncio.wait_for(exited(process), STOP_SECONDS)
+            async with asyncio.timeout(STOP_SECONDS):
+                await exited(process)
         except TimeoutError:
             _signal(process, kill=True)
     await exited(process)

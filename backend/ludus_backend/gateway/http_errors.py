@@ -55,7 +55,7 @@ def error_response(error: LudusError, status: int | None = None, headers: dict[s
 def invalid_fields(errors: Sequence[Any], *, within_body: bool = False) -> LudusError:
     """Pydantic's list as one error about its first entry. ``within_body``: FastAPI puts ``body`` before the path."""
     # Of a union every failed branch is listed; the deepest path is the one that the sender meant.
-    first = max(errors, key=lambda error: (error["type"] == "extra_forbidden", len(error["loc"])))
+    first = max(errors, key=lambda error: len(error["loc"]))
     path = first["loc"][1:] if within_body and first["loc"][:1] == ("body",) else first["loc"]
     name = _path(path)
     unknown = first["type"] == "extra_forbidden"

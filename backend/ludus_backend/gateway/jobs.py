@@ -16,6 +16,8 @@ from ludus_backend.protocol import JobEvent, TrainRequest, TrainResult
 
 _KEPT_SECONDS = 900.0
 _KEPT_JOBS = 64
+_QUIET_SECONDS = 10.0
+"""After this long without news a follower is told that the job still runs."""
 
 
 class Job:
@@ -34,7 +36,7 @@ class Job:
         return self.ended_at is None
 
     async def follow(self, after: int) -> AsyncIterator[JobEvent | None]:
-        """Events with a sequence above ``after``, to the last one; None when nothing happened for ten seconds."""
+        """Events with a sequence above ``after``, to the last one; None when nothing happened for a while."""
         while True:
             for recorded in self.events[after:]:
                 after = recorded.sequence
@@ -43,7 +45,8 @@ class Job:
                 return
             self._changed.clear()
             try:
-                await asyncio.wait_for(self._changed.wait(), 10.0)
+                async with asyncio.timeout(_QUIET_SECONDS):
+                    await self._changed.wait()
             except TimeoutError:
                 yield None
 

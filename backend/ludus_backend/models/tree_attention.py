@@ -57,7 +57,12 @@ class Stream:
 
 
 def tree_attention(
-    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, stream: Stream, layer: int, scaling: float | None = None
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    stream: Stream,
+    layer: int,
+    scaling: float | None = None,
 ) -> torch.Tensor:
     """``query`` ``[1, Hq, N, D]``, ``key`` and ``value`` ``[1, Hkv, N, D]`` with N the stream's tokens.
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import heapq
 from dataclasses import dataclass, field
 
+import numpy as np
 import torch
 
 SLOTS_PER_SLAB = 16
@@ -36,7 +37,7 @@ class Slab:
     free: list[int] = field(default_factory=list)
     """Heap of used and released slots; what they hold is stale but finite."""
     used: int = 0
-    """Slots ``0 .. used - 1`` have been zeroed once; the others are not committed memory yet."""
+    """Slots ``0 .. used - 1`` have been given out once; the others are zeros that take no memory yet."""
 
     @property
     def slots(self) -> int:
@@ -77,14 +78,12 @@ class KvPool:
         if not self._fits(capacity):
             return None
         slab = next((slab for slab in slabs if slab.used < slab.slots), None) or self._new_slab(capacity)
-        slab.keys[:, slab.used].zero_()
-        slab.values[:, slab.used].zero_()
         slab.used += 1
         return Slot(slab, slab.used - 1)
 
     def outside_budget(self, tokens: int) -> Slot:
         """A slot that is never released and not counted: for a probe that must work when memory is full."""
-        return Slot(self._empty_slab(slot_capacity(tokens), 1, zeroed=True), 0)
+        return Slot(self._empty_slab(slot_capacity(tokens), 1), 0)
 
     def release(self, slot: Slot) -> None:
         """Gives the slot back; a slab without a slot in use gives its memory back."""
@@ -104,12 +103,16 @@ class KvPool:
 
     def _new_slab(self, capacity: int) -> Slab:
         within_budget = max(1, self.budget_bytes // (capacity * self.token_bytes))
-        slab = self._empty_slab(capacity, min(SLOTS_PER_SLAB, within_budget), zeroed=False)
+        slab = self._empty_slab(capacity, min(SLOTS_PER_SLAB, within_budget))
         self._slabs[capacity].append(slab)
         return slab
 
-    def _empty_slab(self, capacity: int, slots: int, *, zeroed: bool) -> Slab:
+    def _empty_slab(self, capacity: int, slots: int) -> Slab:
+        """Zeros: attention reads masked positions as well, and 0 times not-a-number is not 0.
+
+        NumPy asks the system for zeroed pages, which cost nothing until they are written; torch would write them all.
+        """
         layers, kv_heads, head_dim = self._shape
-        make = torch.zeros if zeroed else torch.empty
         shape = (layers, slots, kv_heads, capacity, head_dim)
-        return Slab(capacity, make(shape, dtype=torch.float32), make(shape, dtype=torch.float32))
+        keys, values = (torch.from_numpy(np.zeros(shape, dtype=np.float32)) for _ in range(2))
+        return Slab(capacity, keys, values)

@@ -76,6 +76,9 @@ class Sampler(Protocol):
     def cancel(self, request: int) -> bool:
         """Drops a request; False where it is not (or no longer) here. No outcome follows."""
 
+    def abort_running(self) -> list[int]:
+        """Drops the requests that have begun, after ``step`` raised; returns their ids. No outcome follows."""
+
     def forget(self, conversation: str) -> None:
         """Frees what is kept for a conversation."""
 

@@ -17,8 +17,11 @@ MOST_RUNNING = 256
 _FIRST_ROOM = 32
 """Tokens of reply that a sequence has room for when it starts; it moves to a larger slot as it grows."""
 
-_WORTH_WAITING = 2 * BLOCK
-"""A sequence waits for another to compute a common prefix if that saves it at least so many tokens."""
+_WORTH_WAITING = BLOCK
+"""A sequence waits for another to compute a common prefix if that saves it at least so many tokens.
+
+Low, because the members of a group often make the same moves: then their next prompts are equal too.
+"""
 
 
 @dataclass(eq=False)
@@ -86,6 +89,12 @@ class Scheduler:
             return
         self.running.remove(sequence)
         self._store.release(sequence.resident)
+
+    def abandon(self, sequence: Sequence) -> None:
+        """Takes a running sequence out, and its keys and values out of memory: they may be half written."""
+        self.running.remove(sequence)
+        if sequence.resident is not None:
+            self._store.discard(sequence.resident)
 
     def _admit(self) -> None:
         joining = bool(self.running)

@@ -17,7 +17,7 @@ from ludus_backend.sampling.stop_strings import StopStrings
 from ludus_backend.sampling.token_choice import Choosing, choose
 
 DEFAULT_KV_BYTES = 1 << 30
-CHUNK_TOKENS = 256
+CHUNK_TOKENS = 512
 """Prompt tokens a forward pass: enough for fast matrix products, few enough that activations stay in cache."""
 
 
@@ -119,6 +119,12 @@ class TorchSampler:
                 self._scheduler.finish(sequence)
                 return True
         return False
+
+    def abort_running(self) -> list[int]:
+        running = list(self._scheduler.running)
+        for sequence in running:
+            self._scheduler.abandon(sequence)
+        return [sequence.request.id for sequence in running]
 
     def forget(self, conversation: str) -> None:
         self._store.forget(conversation)

@@ -39,7 +39,9 @@ class GroupAdvantages:
     @property
     def zero_variance_share(self) -> float:
         """Groups whose rewards were all equal (or that the sender dropped), among all groups; 0 without groups."""
-        silent = sum(n for reason, n in self.reasons.items() if reason == "zero_variance" or reason.startswith("dropped_"))
+        silent = sum(
+            n for reason, n in self.reasons.items() if reason == "zero_variance" or reason.startswith("dropped_")
+        )
         return silent / len(self.advantages) if self.advantages else 0.0
 
 
@@ -61,9 +63,7 @@ def compute_advantages(groups: Sequence[TrainGroup], std_scaling: Literal["group
             centred.append(None)
             continue
         mean = math.fsum(rewards) / len(rewards)
-        centred.append(
-            [t.reward - mean if did else None for t, did in zip(group.trajectories, acted, strict=True)]
-        )
+        centred.append([t.reward - mean if did else None for t, did in zip(group.trajectories, acted, strict=True)])
     batch = _deviation([value for values in centred if values is not None for value in values if value is not None])
     scaled: list[list[float | None] | None] = []
     for values in centred:

@@ -86,17 +86,13 @@ def cispo_loss(
     return -ratio.clamp(max=ratio_cap) * advantages * logprobs
 
 
-def clipped_loss(
-    log_ratio: torch.Tensor, advantages: torch.Tensor, clip_low: float, clip_high: float
-) -> torch.Tensor:
+def clipped_loss(log_ratio: torch.Tensor, advantages: torch.Tensor, clip_low: float, clip_high: float) -> torch.Tensor:
     """``-min(ratio * A, clip(ratio, 1 - clip_low, 1 + clip_high) * A)`` per token ``[tokens]`` (PPO 1707.06347 eq. 7)."""
     ratio = log_ratio.exp()
     return -torch.minimum(ratio * advantages, ratio.clamp(1 - clip_low, 1 + clip_high) * advantages)
 
 
-def trajectory_log_ratio(
-    logprobs: torch.Tensor, recorded: torch.Tensor, trajectory_mean: torch.Tensor
-) -> torch.Tensor:
+def trajectory_log_ratio(logprobs: torch.Tensor, trajectory_mean: torch.Tensor) -> torch.Tensor:
     """GSPO's token form (2507.18071 eq. 14): value sg(mean log ratio of the trajectory), gradient that of log pi.
 
     ``trajectory_mean`` ``[tokens]`` holds, for each token, its trajectory's mean of log ratios (a constant here: it
@@ -120,7 +116,7 @@ def policy_loss(
         log_ratio = clamped_log_ratio(logprobs, recorded)
     else:
         assert trajectory_mean is not None, "a trajectory ratio needs the pass over whole trajectories"
-        log_ratio = trajectory_log_ratio(logprobs, recorded, trajectory_mean)
+        log_ratio = trajectory_log_ratio(logprobs, trajectory_mean)
     return clipped_loss(log_ratio, advantages, axes.clip_low, axes.clip_high)
 
 

@@ -58,7 +58,9 @@ class RegisteredModel:
         else:
             optimizer = newest.folder / OPTIMIZER
             if not optimizer.is_file():
-                self.notices.append(f"checkpoint {newest.step} has no optimiser state any more: its moments start again")
+                self.notices.append(
+                    f"checkpoint {newest.step} has no optimiser state any more: its moments start again"
+                )
             self.learner.load(newest.folder, optimizer if optimizer.is_file() else None)
             self.step = newest.step
         self._results: dict[str, Mapping[str, Any]] = {

@@ -84,7 +84,9 @@ def _trajectory_rows(
         here = f"{where}.exchanges[{position}]"
         step = _checked(exchange, here, vocabulary)
         if exchange.id in ends:
-            raise _invalid("an exchange id appears twice in a trajectory", f"{here}.id", exchange.id, "an id of its own")
+            raise _invalid(
+                "an exchange id appears twice in a trajectory", f"{here}.id", exchange.id, "an id of its own"
+            )
         row = _row_for(exchange, ends, group, index, here)
         if all(row is not known for known in rows):
             rows.append(row)

@@ -3,10 +3,10 @@
  */
 import { randomBytes, randomUUID } from "node:crypto"
 import { join } from "node:path"
-import { Backend, BackendError, BackendProvider, connect } from "@ludus/core"
+import { Backend, BackendError, BackendProvider, connect, Protocol } from "@ludus/core"
 import { type Duration, Effect, Layer, Schema } from "effect"
 import { childEnvironment } from "./child-environment.ts"
-import { type ChildGroup, startGroup } from "./child-group.ts"
+import { startGroup } from "./child-group.ts"
 import { firstLine } from "./first-line.ts"
 import { type LogFile, openLog } from "./log-file.ts"
 import { type PythonEnvironment, pythonEnvironment, type PythonEnvironmentOptions } from "./python-environment.ts"
@@ -45,8 +45,11 @@ export const openEmbedded = Effect.fn("Backend.openEmbedded")(function* (options
   const ended = Effect.flatMap(child.ended, ({ code, signal }) =>
     Effect.fail(startFailed(`it ended with ${signal ?? `exit code ${code}`}.\n${log.tail()}`))
   )
-  const port = yield* listening(child, log, options.startTimeout ?? "2 minutes").pipe(Effect.raceFirst(ended))
-  const backend = yield* connect({ url: `http://127.0.0.1:${port}`, token, instance }).pipe(Effect.raceFirst(ended))
+  const port = yield* listening(firstLine(child, ended), log, options.startTimeout ?? "2 minutes")
+  const backend = yield* connect({ url: `http://127.0.0.1:${port}`, token, instance }).pipe(
+    Effect.mapError((error) => withLog(error, log)),
+    Effect.raceFirst(ended)
+  )
   child.unref()
   return backend
 })
@@ -76,7 +79,11 @@ const serveArguments = (options: EmbeddedOptions, instance: string): ReadonlyArr
 ]
 
 /** `PYTHONSAFEPATH`: a folder named like a module in the user's working directory must not be imported in its place. */
-const variables = (options: EmbeddedOptions, environment: PythonEnvironment, token: string): Record<string, string> => ({
+const variables = (
+  options: EmbeddedOptions,
+  environment: PythonEnvironment,
+  token: string
+): Record<string, string> => ({
   ...childEnvironment(options.variables ?? process.env),
   ...(environment.source === undefined ? {} : { PYTHONPATH: environment.source }),
   PYTHONSAFEPATH: "1",
@@ -85,11 +92,24 @@ const variables = (options: EmbeddedOptions, environment: PythonEnvironment, tok
   LUDUS_TOKEN: token
 })
 
-const Ready = Schema.fromJsonString(Schema.Struct({ port: Schema.Int, pid: Schema.Int }))
+/** What it prints: where it listens, or why it cannot. */
+const Ready = Schema.fromJsonString(Schema.Union([Schema.Struct({ port: Schema.Int }), Protocol.ErrorBody]))
 
-/** Waits for the line that names the port, at most until the deadline. */
-const listening = (child: ChildGroup, log: LogFile, timeout: Duration.Input): Effect.Effect<number, BackendError> =>
-  firstLine(child).pipe(
+/** The port of the first line, at most until the deadline. */
+const listening = (line: Effect.Effect<string, BackendError>, log: LogFile, timeout: Duration.Input) =>
+  Effect.gen(function* () {
+    const text = yield* line
+    const said = yield* Effect.mapError(Schema.decodeEffect(Ready)(text), () =>
+      startFailed(`it printed ${JSON.stringify(text)} instead of its port.`)
+    )
+    if ("port" in said) return said.port
+    const { code, message, advice } = said.error
+    return yield* new BackendError({
+      code: code ?? "start_failed",
+      message,
+      advice: advice ?? `All of it: ${log.path}`
+    })
+  }).pipe(
     Effect.timeoutOrElse({
       duration: timeout,
       orElse: () =>
@@ -100,14 +120,15 @@ const listening = (child: ChildGroup, log: LogFile, timeout: Duration.Input): Ef
             advice: `Read ${log.path}; on a slow disk, raise startTimeout.`
           })
         )
-    }),
-    Effect.flatMap((line) =>
-      Schema.decodeEffect(Ready)(line).pipe(
-        Effect.mapError(() => startFailed(`it printed ${JSON.stringify(line)} instead of its port.`))
-      )
-    ),
-    Effect.map(({ port }) => port)
+    })
   )
+
+/** The reason why an engine failed stands in the log of the child, not in its answer. */
+const withLog = (error: BackendError, log: LogFile): BackendError => {
+  const { code, message } = error
+  if (code !== "engine_failed") return error
+  return new BackendError({ code, message: `${message}\n${log.tail()}`, advice: `All of it: ${log.path}` })
+}
 
 const startFailed = (why: string): BackendError =>
   new BackendError({

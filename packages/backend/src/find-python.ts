@@ -41,11 +41,13 @@ export const findPython = Effect.fn("Backend.findPython")(function* (variables: 
 /** The interpreter, or why it cannot be used; the empty text where there is no such program. */
 const probe = (name: string, variables: Variables): Effect.Effect<Python | string> =>
   Effect.callback((resume) => {
-    const script = "import sys, platform; print(sys.executable); print(platform.python_version()); print(sys.implementation.name)"
+    const script =
+      "import sys, platform; print(sys.executable); print(platform.python_version()); print(sys.implementation.name)"
     const { PYTHONHOME: _home, PYTHONPATH: _path, ...env } = variables
     const child = execFile(name, ["-I", "-c", script], { env, timeout: 20_000 }, (error, stdout) => {
       const [executable = "", version = "", implementation = ""] = stdout.trim().split("\n")
-      if (error !== null) resume(Effect.succeed(error.code === "ENOENT" || error.code === 127 ? "" : `${name} does not run`))
+      if (error !== null)
+        resume(Effect.succeed(error.code === "ENOENT" || error.code === 127 ? "" : `${name} does not run`))
       else if (implementation !== "cpython") resume(Effect.succeed(`${name} is ${implementation}, not CPython`))
       else resume(Effect.succeed({ executable, version, minor: version.split(".").slice(0, 2).join(".") }))
     })

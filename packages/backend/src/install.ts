@@ -42,15 +42,28 @@ const FAILED = {
 
 /** What to do, from what the command said. The first that matches counts. */
 const KNOWN: ReadonlyArray<readonly [RegExp, string]> = [
-  [/no space left|disk quota|errno 28/i, "Free 2.5 GB of disk, or name a cache folder on a larger disk with LUDUS_CACHE."],
-  [/ensurepip|no module named '?venv/i, "This Python lacks its venv module: install it (on Debian and Ubuntu: apt install python3-venv), or set LUDUS_PYTHON to another Python 3.11 to 3.13."],
+  [
+    /no space left|disk quota|errno 28/i,
+    "Free 2.5 GB of disk, or name a cache folder on a larger disk with LUDUS_CACHE."
+  ],
+  [
+    /ensurepip|no module named '?venv/i,
+    "This Python lacks its venv module: install it (on Debian and Ubuntu: apt install python3-venv), or set LUDUS_PYTHON to another Python 3.11 to 3.13."
+  ],
   [/certificate|ssl/i, "The package index could not be trusted: name your network's certificate with PIP_CERT."],
-  [/connection|name resolution|timed out|timeout|unreachable|proxy|getaddrinfo/i, "The package index could not be reached: check the network and HTTPS_PROXY, then start again; what was downloaded is kept."],
+  [
+    /connection|name resolution|timed out|timeout|unreachable|proxy|getaddrinfo/i,
+    "The package index could not be reached: check the network and HTTPS_PROXY, then start again; what was downloaded is kept."
+  ],
   [/401|403|forbidden|credential/i, "The package index refused: check PIP_INDEX_URL and LUDUS_TORCH_INDEX."],
-  [/no matching distribution|could not find a version|resolutionimpossible/i, "The package index has no such version for this Python and platform: check LUDUS_TORCH_INDEX and PIP_INDEX_URL, or set LUDUS_PYTHON to Python 3.11."],
+  [
+    /no matching distribution|could not find a version|resolutionimpossible/i,
+    "The package index has no such version for this Python and platform: check LUDUS_TORCH_INDEX and PIP_INDEX_URL, or set LUDUS_PYTHON to Python 3.11."
+  ],
   [/permission denied|read-only/i, "The cache folder cannot be written: name another one with LUDUS_CACHE."]
 ]
 
 /** Advice for the output of a failed installation. */
 export const adviceFor = (output: string): string =>
-  KNOWN.find(([pattern]) => pattern.test(output))?.[1] ?? "Start again; if it fails the same way, set LUDUS_PYTHON to another Python 3.11 to 3.13."
+  KNOWN.find(([pattern]) => pattern.test(output))?.[1] ??
+  "Start again; if it fails the same way, set LUDUS_PYTHON to another Python 3.11 to 3.13."

@@ -9,7 +9,9 @@ import { dirname } from "node:path"
 import { Effect, Schema, type Scope } from "effect"
 
 /** The file could not be opened; the message is the file system's own. */
-export class LogNotWritable extends Schema.TaggedError<LogNotWritable>()("LogNotWritable", { message: Schema.String }) {}
+export class LogNotWritable extends Schema.TaggedError<LogNotWritable>()("LogNotWritable", {
+  message: Schema.String
+}) {}
 
 export interface LogFile {
   readonly path: string

@@ -38,7 +38,9 @@ export interface PythonEnvironmentOptions {
 const NEEDED_BYTES = 2.5e9
 
 /** Finds or makes the environment. A found one costs one start of Python, a new one a download of about 450 MB. */
-export const pythonEnvironment = Effect.fn("Backend.pythonEnvironment")(function* (options: PythonEnvironmentOptions = {}) {
+export const pythonEnvironment = Effect.fn("Backend.pythonEnvironment")(function* (
+  options: PythonEnvironmentOptions = {}
+) {
   const variables = options.variables ?? process.env
   const source = options.source ?? (yield* findPythonSource())
   const python = yield* findPython(variables)
@@ -65,10 +67,12 @@ const marker = (place: string) => join(place, "ludus.json")
 
 /** With its marker, and with the interpreter that its link points to (an upgrade of the system may have removed it). */
 const isComplete = (place: string) =>
-  Effect.promise(() => readFile(marker(place), "utf8").then(
-    () => existsSync(interpreter(place)),
-    () => false
-  ))
+  Effect.promise(() =>
+    readFile(marker(place), "utf8").then(
+      () => existsSync(interpreter(place)),
+      () => false
+    )
+  )
 
 const make = Effect.fn("Backend.makePythonEnvironment")(function* (
   place: string,
@@ -79,7 +83,13 @@ const make = Effect.fn("Backend.makePythonEnvironment")(function* (
 ) {
   yield* checkDisk(place)
   const log = yield* openLog(`${place}.log`).pipe(Effect.mapError(({ message }) => cannotWrite(place, message)))
-  yield* takeLock(python.executable, `${place}.lock`, log, variables, onProgress("Another process is making the Python environment; waiting for it."))
+  yield* takeLock(
+    python.executable,
+    `${place}.lock`,
+    log,
+    variables,
+    onProgress("Another process is making the Python environment; waiting for it.")
+  )
   if (yield* isComplete(place)) return
   const begin = yield* Clock.currentTimeMillis
   yield* onProgress(`Making the Python environment of the backend, once for all projects (1.5 GB in ${place}).`)
@@ -87,7 +97,13 @@ const make = Effect.fn("Backend.makePythonEnvironment")(function* (
 
   const env = pipEnvironment(variables)
   const pip = (step: "torch" | "packages" | "model", ...args: ReadonlyArray<string>) =>
-    install({ step, file: interpreter(place), args: ["-I", "-m", "pip", "install", "--quiet", "--progress-bar", "off", ...args], env, log })
+    install({
+      step,
+      file: interpreter(place),
+      args: ["-I", "-m", "pip", "install", "--quiet", "--progress-bar", "off", ...args],
+      env,
+      log
+    })
   yield* install({ step: "venv", file: python.executable, args: ["-I", "-m", "venv", place], env, log })
   const index = variables["LUDUS_TORCH_INDEX"]
   const torch = ["-r", source.torch, ...(index === undefined || index === "" ? [] : ["--index-url", index])]
@@ -114,11 +130,12 @@ const checkDisk = Effect.fnUntraced(function* (place: string) {
     const disk = await statfs(folder)
     return disk.bavail * disk.bsize
   })
-  if (free < NEEDED_BYTES) return yield* new PythonEnvironmentError({
-    step: "disk",
-    message: `${folder} has ${(free / 1e9).toFixed(1)} GB free; the Python environment needs 2.5 GB.`,
-    advice: "Free some room, or name a cache folder on a larger disk with LUDUS_CACHE."
-  })
+  if (free < NEEDED_BYTES)
+    return yield* new PythonEnvironmentError({
+      step: "disk",
+      message: `${folder} has ${(free / 1e9).toFixed(1)} GB free; the Python environment needs 2.5 GB.`,
+      advice: "Free some room, or name a cache folder on a larger disk with LUDUS_CACHE."
+    })
 })
 
 const onDisk = <A>(place: string, run: () => Promise<A>): Effect.Effect<A, PythonEnvironmentError> =>

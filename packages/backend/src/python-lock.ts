@@ -35,9 +35,9 @@ export const takeLock = (
       stdout: "pipe",
       stderr: log.descriptor
     })
+    const ended = Effect.flatMap(holder.ended, () => notTaken(path, log.tail()))
     const notice = onWait.pipe(Effect.delay("2 seconds"), Effect.andThen(Effect.never))
-    const line = yield* Effect.raceFirst(Effect.raceFirst(firstLine(holder), notice), Effect.as(holder.ended, ""))
-    if (line !== "held") return yield* notTaken(path, log.tail())
+    yield* Effect.raceFirst(firstLine(holder, ended), notice)
   }).pipe(Effect.catchTag("SpawnFailed", ({ message }) => notTaken(path, message)))
 
 const notTaken = (path: string, why: string): PythonEnvironmentError =>

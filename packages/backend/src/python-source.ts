@@ -34,7 +34,9 @@ export const findPythonSource = (home: string = HERE): Effect.Effect<PythonSourc
     const torch = join(requirements, "torch.txt")
     const packages = [join(requirements, "embedded.txt"), ...(inside ? [join(requirements, "dev.txt")] : [])]
     const wheel = inside ? undefined : carriedWheel(join(home, "wheel"))
-    const missing = [torch, ...packages].find((file) => !existsSync(file)) ?? (inside || wheel ? undefined : "a wheel of ludus-backend")
+    const missing =
+      [torch, ...packages].find((file) => !existsSync(file)) ??
+      (inside || wheel ? undefined : "a wheel of ludus-backend")
     if (missing !== undefined) {
       return Effect.fail(
         new PythonEnvironmentError({
@@ -44,7 +46,11 @@ export const findPythonSource = (home: string = HERE): Effect.Effect<PythonSourc
         })
       )
     }
-    return Effect.succeed({ torch, packages, backend: wheel ? { kind: "wheel", path: wheel } : { kind: "folder", path: folder } })
+    return Effect.succeed({
+      torch,
+      packages,
+      backend: wheel ? { kind: "wheel", path: wheel } : { kind: "folder", path: folder }
+    })
   })
 
 const carriedWheel = (folder: string): string | undefined => {

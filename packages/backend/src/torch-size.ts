@@ -13,7 +13,11 @@ const UNWANTED =
   "No NVIDIA GPU was found here: press Ctrl-C and set LUDUS_TORCH_INDEX to an index of CPU wheels to download 200 MB."
 
 /** A sentence with the size; `args` are those of the coming `pip install`. */
-export const torchSize = (python: string, args: ReadonlyArray<string>, env: Readonly<Record<string, string>>): Effect.Effect<string> =>
+export const torchSize = (
+  python: string,
+  args: ReadonlyArray<string>,
+  env: Readonly<Record<string, string>>
+): Effect.Effect<string> =>
   Effect.callback((resume) => {
     const ask = ["-I", "-m", "pip", "install", "--dry-run", "--quiet", "--no-deps", "--report", "-", ...args]
     const child = execFile(python, ask, { env, timeout: 60_000, maxBuffer: 16e6 }, (_error, report) => {

@@ -2,26 +2,18 @@
  * PROC-02: whatever ends the owner of an embedded backend, nothing of it is left: neither a process (the gateway and its two
  * workers all ignore SIGTERM here) nor an open port.
  */
-import { type ChildProcess, spawn } from "node:child_process"
-import { fileURLToPath } from "node:url"
 import { assert, describe, it } from "@effect/vitest"
 import { Backend } from "@ludus/core"
 import { Effect, Exit, Fiber, Layer, Scope } from "effect"
 import { layerEmbedded } from "../src/index.ts"
-import { fakeEnvironment, listens, running, started, stateFolder, until } from "./fixtures/fake.ts"
-
-const start = (state: string, action: string): ChildProcess =>
-  spawn(
-    process.execPath,
-    ["--conditions=@ludus/source", fileURLToPath(new URL("fixtures/owner.ts", import.meta.url)), state, action],
-    { stdio: "ignore" }
-  )
+import { fakeEnvironment, closed, running, started, stateFolder, until } from "./fixtures/fake.ts"
+import { startOwner } from "./fixtures/own.ts"
 
 const nothingLeft = Effect.fnUntraced(function* (state: string) {
   const { pids, port } = yield* started(state)
   assert.lengthOf(pids, 3)
   yield* until(() => running(pids).length === 0)
-  assert.isFalse(yield* listens(port))
+  yield* closed(port)
 })
 
 describe.concurrent("PROC-02 nothing is left of the backend", { timeout: 30_000 }, () => {
@@ -63,10 +55,7 @@ describe.concurrent("PROC-02 nothing is left of the backend", { timeout: 30_000 
     it.live(name, () =>
       Effect.gen(function* () {
         const state = yield* stateFolder
-        const owner = yield* Effect.acquireRelease(
-          Effect.sync(() => start(state, action)),
-          (child) => Effect.sync(() => child.kill("SIGKILL"))
-        )
+        const owner = yield* startOwner("fake", state, action)
         const { pids } = yield* started(state)
         if (signal !== undefined) {
           assert.lengthOf(running(pids), 3)

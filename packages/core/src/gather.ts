@@ -3,23 +3,12 @@
  * member that throws is recorded with message and stack; its siblings finish.
  */
 import { Cause, Clock, Effect, Exit, Schema, type Scope } from "effect"
-import { APIConnectionError, InternalServerError, RateLimitError } from "openai"
-import type { Exchange } from "./exchange.ts"
+import { failedTrajectory, type Played, played, toFailure } from "./gather-member.ts"
 import type { Group } from "./group.ts"
-import { InvalidReward, type Reward } from "./reward.ts"
 import { derive } from "./seed.ts"
-import type { StopReason } from "./stop-reason.ts"
-import type { Failure, Trajectory } from "./trajectory.ts"
+import type { Failure } from "./trajectory.ts"
 
-/** What a rollout gives back. */
-export interface Played {
-  readonly exchanges: ReadonlyArray<Exchange>
-  /** One number, or named terms that are summed. */
-  readonly reward: number | Readonly<Record<string, number>>
-  readonly metrics?: Readonly<Record<string, number>>
-  /** Default `completed`. */
-  readonly stopReason?: StopReason
-}
+export type { Played } from "./gather-member.ts"
 
 /** Where a member stands in the gathering. */
 export interface Member {
@@ -137,8 +126,6 @@ export const exceptionRate = (groups: ReadonlyArray<Group>): number => {
   return members.length === 0 ? 0 : members.filter(({ failure }) => failure !== undefined).length / members.length
 }
 
-type Base = Pick<Trajectory, "id" | "group" | "scenario" | "seat" | "member" | "startedAt" | "seconds">
-
 const defaultId = (scenario: unknown, index: number): string => {
   const id = typeof scenario === "object" && scenario !== null && "id" in scenario ? scenario.id : undefined
   return typeof id === "string" || typeof id === "number" ? String(id) : String(index)
@@ -166,56 +153,4 @@ const check = (ids: ReadonlyArray<string>, groupSize: number): Effect.Effect<voi
           advice: "Give the scenarios ids of their own, or pass scenarioId."
         })
       )
-}
-
-const played = (base: Base, result: Played): Trajectory => ({
-  ...base,
-  exchanges: [...result.exchanges],
-  stopReason: result.stopReason ?? "completed",
-  truncated: result.exchanges.some(({ finishReason }) => finishReason === "length"),
-  metrics: { ...result.metrics },
-  reward: toReward(base.id, result.reward)
-})
-
-/** A reward that is no finite number leaves the member unscored; it is never coerced. */
-const toReward = (trajectory: string, given: Played["reward"]): Reward => {
-  const terms: Readonly<Record<string, unknown>> =
-    typeof given === "object" && given !== null ? given : { reward: given }
-  const bad = Object.entries(terms).find(([, value]) => !Number.isFinite(value))
-  if (bad !== undefined) {
-    const error = new InvalidReward({ trajectory, term: bad[0], value: String(bad[1]), expected: "a finite number" })
-    return { _tag: "Unscored", reason: "invalid_reward", detail: error.message }
-  }
-  const scored = terms as Readonly<Record<string, number>>
-  return { _tag: "Scored", total: Object.values(scored).reduce((sum, value) => sum + value, 0), terms: { ...scored } }
-}
-
-const failedTrajectory = (base: Base, failure: Failure): Trajectory => ({
-  ...base,
-  exchanges: [],
-  stopReason: failure.kind === "infrastructure" ? "infrastructure" : "environment_error",
-  truncated: false,
-  metrics: {},
-  failure,
-  reward: {
-    _tag: "Unscored",
-    reason: failure.kind === "infrastructure" ? "infrastructure" : "environment_error",
-    detail: failure.message
-  }
-})
-
-/** The root cause: wrappers that Effect puts around a rejected promise are taken off. */
-const toFailure = (cause: Cause.Cause<unknown>): Failure => {
-  let error = Cause.squash(cause)
-  while (Cause.isUnknownError(error) && error.cause !== undefined) error = error.cause
-  const tag = typeof error === "object" && error !== null && "_tag" in error ? error._tag : undefined
-  const infrastructure =
-    tag === "PolicyFailure" ||
-    tag === "BackendError" ||
-    [APIConnectionError, InternalServerError, RateLimitError].some((kind) => error instanceof kind)
-  return {
-    kind: infrastructure ? "infrastructure" : "environment",
-    message: error instanceof Error ? error.message : String(error),
-    ...(error instanceof Error && error.stack !== undefined ? { stack: error.stack } : {})
-  }
 }

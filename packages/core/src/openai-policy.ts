@@ -15,7 +15,7 @@ export interface OpenAIPolicyOptions {
   readonly name?: string
   /** Up to and including `/v1`. */
   readonly baseUrl: string
-  readonly apiKey?: Redacted.Redacted<string>
+  readonly apiKey?: Redacted.Redacted
   readonly model: string
   /** Longest prompt plus reply in tokens, where it is known. */
   readonly contextLength?: number

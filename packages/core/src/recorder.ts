@@ -92,7 +92,7 @@ export const makeRecorder = (options: RecorderOptions): Recorder => {
   return {
     exchanges: () => [...exchanges],
     fetch: (input, init) =>
-      typeof input === "string" && init !== undefined && /\/chat\/completions$/u.test(input)
+      typeof input === "string" && init !== undefined && input.endsWith("/chat/completions")
         ? recordedFetch(input, init)
         : pooledFetch(input, init)
   }

@@ -103,7 +103,8 @@ describe("openaiPolicy", () => {
     Effect.gen(function* () {
       const server = yield* fakeEndpoint(() => undefined)
       const error = yield* Effect.flip(ask(server.url, { deadline: "50 millis" }))
-      assert.include(error.message, "deadline")
+      assert.include(error.message, "no answer within its deadline")
+      assert.deepInclude(error, { _tag: "PolicyFailure", attempts: 1 })
     })
   )
 

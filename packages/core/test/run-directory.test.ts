@@ -2,9 +2,11 @@ import { spawn } from "node:child_process"
 import { appendFileSync, mkdirSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from "node:fs"
 import { hostname, tmpdir } from "node:os"
 import { join } from "node:path"
+import { fileURLToPath } from "node:url"
 import { assert, describe, it } from "@effect/vitest"
 import { Effect, Redacted } from "effect"
 import { openRun } from "../src/run/run-directory.ts"
+import { fileError } from "../src/run/run-error.ts"
 import { trajectory } from "./samples.ts"
 
 const temporary = Effect.acquireRelease(
@@ -209,4 +211,47 @@ describe("run directory", () => {
       assert.strictEqual(error.code, "invalid_name")
     })
   )
+
+  it.live("a SIGKILL loses nothing that was acknowledged, and the next process takes the run over", () =>
+    Effect.gen(function* () {
+      const directory = yield* temporary
+      const acknowledged = yield* Effect.callback<ReadonlyArray<string>, Error>((resume) => {
+        const script = fileURLToPath(new URL("fixtures/write-run.ts", import.meta.url))
+        const child = spawn(process.execPath, [script, directory])
+        let output = ""
+        let errors = ""
+        child.stderr.on("data", (text: Buffer) => (errors += text.toString()))
+        child.stdout.on("data", (text: Buffer) => {
+          output += text.toString()
+          if (output.split("\n").length > 100) child.kill("SIGKILL")
+        })
+        child.on("close", () => {
+          const names = output.split("\n").slice(0, -1)
+          resume(names.length > 0 ? Effect.succeed(names) : Effect.fail(new Error(errors)))
+        })
+      })
+      const run = yield* openRun({ directory, name: "killed", config: {} })
+      const kept = run.resume.unfinished.flatMap((event) => (event.kind === "episode-finished" ? [event.episode] : []))
+      assert.includeMembers(kept, [...acknowledged])
+      assert.isAtLeast(acknowledged.length, 100)
+    })
+  )
+
+  it.live("notes where the backend keeps each step", () =>
+    Effect.gen(function* () {
+      const directory = yield* temporary
+      const run = yield* openRun({ directory, name: "steps", config })
+      yield* run.noteCheckpoint({ step: 1, policy: "toy@1", path: "/state/toy/000001" })
+      const [line = ""] = lines(join(run.directory, "checkpoints.jsonl"))
+      const { at, ...rest } = JSON.parse(line)
+      assert.isNumber(at)
+      assert.deepStrictEqual(rest, { step: 1, policy: "toy@1", path: "/state/toy/000001" })
+    })
+  )
+
+  it("tells a full disk apart, with what to do", () => {
+    const error = fileError("/run/journal.jsonl", "append to")(Object.assign(new Error("no space"), { code: "ENOSPC" }))
+    assert.deepInclude(error, { code: "disk_full", field: "/run/journal.jsonl", value: "ENOSPC" })
+    assert.include(error.advice, "resume the run")
+  })
 })

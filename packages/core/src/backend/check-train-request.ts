@@ -35,7 +35,7 @@ export const checkTrainRequest = (
         "this backend does not offer it"
       )
     }
-    return yield* Effect.catch(encode(request), (error) => {
+    return yield* Effect.catchTag(encode(request), "SchemaError", (error) => {
       const first = issues(error.issue).issues[0]
       const path = (first?.path ?? []).map((part) => (typeof part === "object" ? part.key : part))
       const value = path.reduce<unknown>(

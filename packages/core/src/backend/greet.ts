@@ -3,6 +3,7 @@
  * Training on another server's samples would be silent, so nothing is taken for granted.
  */
 import { type Duration, Effect, Option, Schedule, Schema } from "effect"
+import { isNotHttp } from "../http/http-failure.ts"
 import { withRetries } from "../http/retry.ts"
 import { send } from "../http/send.ts"
 import { BackendError } from "./backend.ts"
@@ -53,13 +54,13 @@ const checkHealth = (link: Link, instance: string | undefined): Effect.Effect<He
         duration: link.deadlines.control,
         orElse: () => Effect.fail({ failure: undefined })
       }),
-      Effect.mapError(({ failure }) =>
-        failure === undefined || (failure.status !== undefined && failure.status < 500)
-          ? foreign(link.url, failure === undefined ? "no answer" : `status ${failure.status}`)
-          : toBackendError(failure, url)
-      )
+      Effect.mapError(({ failure }) => {
+        if (failure === undefined) return foreign(link.url, "no answer")
+        const answered = (failure.status !== undefined && failure.status < 500) || isNotHttp(failure)
+        return answered ? foreign(link.url, failure.message) : toBackendError(failure, url)
+      })
     )
-    const mark = Schema.decodeUnknownOption(HealthMark)(text)
+    const mark = Schema.decodeOption(HealthMark)(text)
     if (Option.isNone(mark)) return yield* foreign(link.url, text.slice(0, 200))
     if (mark.value.protocol !== PROTOCOL_VERSION) {
       return yield* new BackendError({

@@ -83,8 +83,10 @@ const baseUrl = (url: string): Effect.Effect<string, BackendError> => {
     : Effect.fail(invalid("url", `"${url}" is not an http address`))
 }
 
+const isModelName: (name: string) => boolean = Schema.is(ModelName)
+
 const checkName = (name: string): Effect.Effect<void, BackendError> =>
-  Schema.is(ModelName)(name) ? Effect.void : Effect.fail(invalid("name", `"${name}" cannot name a model`))
+  isModelName(name) ? Effect.void : Effect.fail(invalid("name", `"${name}" cannot name a model`))
 
 const invalid = (field: string, message: string): BackendError =>
   new BackendError({ code: "invalid_request", message, field, advice: `Correct ${field}. Nothing was sent.` })

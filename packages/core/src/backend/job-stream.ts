@@ -1,7 +1,7 @@
 /**
  * A training job: started by a POST, then followed over an event stream that is taken up again wherever it was cut.
  */
-import { Effect, Option, Schedule, Schema, Stream } from "effect"
+import { Effect, Option, Schedule, Stream } from "effect"
 import { Sse } from "effect/encoding"
 import { HttpFailure, isRetryable } from "../http/http-failure.ts"
 import { connectionFailure, openBody } from "../http/send.ts"
@@ -11,6 +11,9 @@ import { JobEvent, TrainAccepted, type TrainRequest, TrainResult } from "./proto
 
 /** Silence after which the stream is opened again: a connection can die without a sign. */
 const SILENCE = "2 minutes"
+
+/** Failures in a row, without an event in between, after which following is given up. */
+const MOST_FAILURES = 10
 
 /**
  * Starts the job and waits for its end. A repeat of the POST with the same key is safe, so a job that the backend has
@@ -82,20 +85,17 @@ const followJob = (
     })
   )
   return followOnce.pipe(
+    Effect.mapError((error) =>
+      error._tag === "BackendError" || error._tag === "HttpFailure"
+        ? error
+        : new HttpFailure({ message: "the event stream cannot be read", code: error._tag })
+    ),
     Effect.retry({
       schedule: Schedule.min([Schedule.exponential(link.retry.baseMillis), Schedule.spaced(link.retry.capMillis)]).pipe(
         Schedule.jittered
       ),
-      while: (error) =>
-        error._tag !== "BackendError" && (error._tag !== "HttpFailure" || isRetryable(error)) && ++failures < 10
+      while: (error) => error._tag === "HttpFailure" && isRetryable(error) && ++failures < MOST_FAILURES
     }),
-    Effect.mapError((error) =>
-      error._tag === "BackendError"
-        ? error
-        : toBackendError(
-            error._tag === "HttpFailure" ? error : new HttpFailure({ message: String(error) }),
-            request().url
-          )
-    )
+    Effect.mapError((error) => (error._tag === "BackendError" ? error : toBackendError(error, request().url)))
   )
 }

@@ -62,7 +62,7 @@ export const decodeBody = <S extends Schema.ConstraintDecoder<unknown>>(
   text: string,
   url: string
 ): Effect.Effect<S["Type"], BackendError> =>
-  Schema.decodeUnknownEffect(Schema.fromJsonString(schema))(text).pipe(
+  Schema.decodeEffect(Schema.fromJsonString(schema))(text).pipe(
     Effect.mapError(
       (error) =>
         new BackendError({

@@ -15,7 +15,10 @@ export class HttpFailure extends Data.TaggedError("HttpFailure")<{
 /** Failures that a repeat may mend: a lost connection, and the statuses that say "later". */
 const RETRYABLE = new Set([408, 429, 500, 502, 503, 504])
 
-export const isRetryable = (failure: HttpFailure): boolean =>
-  failure.status === undefined
-    ? failure.code !== "ENOTFOUND" && failure.code !== "ERR_INVALID_URL"
-    : RETRYABLE.has(failure.status)
+export const isRetryable = (failure: HttpFailure): boolean => {
+  if (failure.status !== undefined) return RETRYABLE.has(failure.status)
+  return !isNotHttp(failure) && failure.code !== "ENOTFOUND" && failure.code !== "ERR_INVALID_URL"
+}
+
+/** Something answered, but not in HTTP. */
+export const isNotHttp = (failure: HttpFailure): boolean => /^(HPE_|HTTPParserError)/u.test(failure.code ?? "")

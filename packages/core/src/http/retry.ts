@@ -6,7 +6,7 @@ import { Clock, Effect, Random } from "effect"
 import { HttpFailure, isRetryable } from "./http-failure.ts"
 
 export interface RetryPolicy {
-  /** Attempts in all, the first included. Default 5. */
+  /** Attempts in all, the first included. Default 7: about 16 s, enough for a server to be restarted. */
   readonly attempts: number
   /** Wait before the second attempt in milliseconds; it doubles for each further one. Default 250. */
   readonly baseMillis: number
@@ -19,7 +19,7 @@ export interface RetryPolicy {
 }
 
 export const defaultRetry: RetryPolicy = {
-  attempts: 5,
+  attempts: 7,
   baseMillis: 250,
   capMillis: 10_000,
   retryAfterCapMillis: 60_000,
@@ -92,6 +92,8 @@ const number = (text: string | undefined): number | undefined =>
 
 const limited = (failure: HttpFailure): HttpFailure =>
   new HttpFailure({
-    ...failure,
-    message: `${failure.message}: it asks for a longer wait (retry-after ${String(failure.headers?.["retry-after"])}) than the cap allows`
+    message: `${failure.message}: it asks for a longer wait (retry-after ${String(failure.headers?.["retry-after"])}) than the cap allows`,
+    ...(failure.status === undefined ? {} : { status: failure.status }),
+    ...(failure.body === undefined ? {} : { body: failure.body }),
+    ...(failure.headers === undefined ? {} : { headers: failure.headers })
   })

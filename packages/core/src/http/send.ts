@@ -36,11 +36,13 @@ const begin = (request: HttpRequest, signal: AbortSignal) =>
 const refused = (status: number, body: string, headers: HttpFailure["headers"] = {}) =>
   new HttpFailure({ message: `status ${status}`, status, body, headers })
 
-/** What a failed connection or a cut body is, as a value. */
+/** What a failed connection or a cut body is, as a value. `fetch` hides the reason one level down. */
 export const connectionFailure = (cause: unknown): HttpFailure => {
   if (cause instanceof HttpFailure) return cause
-  const code = typeof cause === "object" && cause !== null && "code" in cause ? String(cause.code) : "unknown"
-  return new HttpFailure({ message: cause instanceof Error ? cause.message || code : String(cause), code })
+  if (!(cause instanceof Error)) return new HttpFailure({ message: String(cause), code: "unknown" })
+  if (cause instanceof TypeError && cause.cause instanceof Error) return connectionFailure(cause.cause)
+  const code = "code" in cause && typeof cause.code === "string" ? cause.code : cause.name
+  return new HttpFailure({ message: cause.message || code, code })
 }
 
 /** Sends once and gives the body of a success as text. */

@@ -37,7 +37,7 @@ export const openLineFile = Effect.fn("LineFile.open")(function* (
       Effect.gen(function* () {
         const written = yield* Deferred.make<void, RunError>()
         const taken = yield* Queue.offer(queue, { line, written })
-        if (!taken) return yield* Effect.fail(fileError(path, "append to")(new Error("the run is closed")))
+        if (!taken) return yield* fileError(path, "append to")(new Error("the run is closed"))
         yield* Deferred.await(written)
       })
   }
@@ -67,6 +67,6 @@ const writeLoop = (file: FileHandle, path: string, start: number, queue: Queue.Q
       })
     ),
     Effect.forever,
-    Effect.catchCause(() => Effect.void)
+    Effect.ignoreCause
   )
 }

@@ -24,7 +24,7 @@ export const settleConfig = Effect.fn("Run.settleConfig")(function* (
     const without = (value: Json) =>
       isObject(value) ? Object.fromEntries(Object.entries(value).filter(([name]) => !bounds.includes(name))) : value
     const found = difference("config", without(stored), without(given))
-    if (found !== undefined) return yield* Effect.fail(differs(directory, found))
+    if (found !== undefined) return yield* differs(directory, found)
   }
   const text = `${JSON.stringify(given, undefined, 2)}\n`
   yield* Effect.tryPromise({

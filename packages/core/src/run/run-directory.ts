@@ -54,11 +54,13 @@ export interface Run {
   }) => Effect.Effect<void, RunError>
 }
 
+const canBeFolder: (name: string) => boolean = Schema.is(ModelName)
+
 /** Makes the run directory or opens it again, and holds it until the scope closes. */
 export const openRun = Effect.fn("Run.open")(function* (
   options: RunOptions
 ): Effect.fn.Return<Run, RunError, Scope.Scope> {
-  if (!Schema.is(ModelName)(options.name)) {
+  if (!canBeFolder(options.name)) {
     return yield* new RunError({
       code: "invalid_name",
       message: `"${options.name}" cannot name a run.`,

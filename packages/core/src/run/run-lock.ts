@@ -38,7 +38,7 @@ const acquire = async (path: string): Promise<void> => {
     for (let attempt = 0; attempt < 3; attempt++) {
       if (await linked(mine, path)) return
       const text = await readFile(path, "utf8").catch(() => "")
-      const holder = Option.getOrUndefined(Schema.decodeUnknownOption(Holder)(text))
+      const holder = Option.getOrUndefined(Schema.decodeOption(Holder)(text))
       if (holder !== undefined && (await alive(holder))) throw locked(path, holder)
       await removeStale(path, text)
     }
