@@ -1,26 +1,23 @@
 """Checkpoints on disk: whole or not there.
 
-``<model folder>/checkpoints/000012/`` holds a PEFT adapter, the optimiser's state and ``manifest.json`` with the SHA-256
-of every file, the key of the train request and its result. It is written under another name, flushed to the disk, and
-renamed: after a crash at any moment every folder with a step's name is whole.
+``<model folder>/checkpoints/000012/`` holds a PEFT adapter, the optimiser's state and ``manifest.json`` with the
+SHA-256 of every file, the key of the train request and its result. It is written under another name, flushed to the
+disk, and renamed: after a crash at any moment every folder with a step's name is whole.
 """
 
 from __future__ import annotations
 
-import errno
 import hashlib
 import json
-import os
 import re
 import shutil
 import tempfile
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ludus_backend.errors import LudusError
+from ludus_backend.durable import flush_folder, typed_disk_errors, write_flushed
 
 MANIFEST = "manifest.json"
 OPTIMIZER = "optimizer.pt"
@@ -77,20 +74,20 @@ class CheckpointStore:
                 for name, content in sorted(files.items())
             },
         )
-        with _disk_errors(self._folder, sum(map(len, files.values()))):
+        with typed_disk_errors(self._folder, sum(map(len, files.values()))):
             self._folder.mkdir(parents=True, exist_ok=True)
             work = Path(tempfile.mkdtemp(prefix=f"{_TEMPORARY}{step:06d}-", dir=self._folder))
             try:
                 for name, content in files.items():
-                    _write_flushed(work / name, content)
-                _write_flushed(work / MANIFEST, _manifest(stored))
+                    write_flushed(work / name, content)
+                write_flushed(work / MANIFEST, _manifest(stored))
                 work.chmod(0o755)
-                _flush_folder(work)
+                flush_folder(work)
                 work.rename(stored.folder)
             except BaseException:
                 shutil.rmtree(work, ignore_errors=True)
                 raise
-            _flush_folder(self._folder)
+            flush_folder(self._folder)
         return stored
 
     def clean(self) -> None:
@@ -193,49 +190,3 @@ def _manifest(stored: StoredCheckpoint) -> bytes:
         "files": stored.files,
     }
     return json.dumps(content, indent=1, sort_keys=True, allow_nan=False).encode()
-
-
-def _write_flushed(path: Path, content: bytes) -> None:
-    with open(path, "wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-
-
-def write_atomically(path: Path, content: bytes) -> None:
-    """Writes a small file so that it is there whole or not at all. Raises ``LudusError(disk_full)``."""
-    with _disk_errors(path.parent, len(content)):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        work = path.with_name(f".{path.name}.tmp")
-        _write_flushed(work, content)
-        work.rename(path)
-        _flush_folder(path.parent)
-
-
-def _flush_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-@contextmanager
-def _disk_errors(folder: Path, needed: int) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
-            raise
-        raise disk_full(folder, needed) from error
-
-
-def disk_full(folder: Path, needed: int) -> LudusError:
-    return LudusError(
-        "disk_full",
-        "the checkpoint does not fit on the disk; the step before it is untouched",
-        field="state",
-        value=folder,
-        expected=f"{needed} free bytes",
-        advice="free some room and send the same train request again",
-    )

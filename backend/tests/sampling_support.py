@@ -55,7 +55,7 @@ def tiny_base(family: str = "llama", folder: Path = Path("nowhere"), **options: 
     )
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
-        model = AutoModelForCausalLM.from_config(config, dtype=torch.float32, attn_implementation="sdpa")
+        model = AutoModelForCausalLM.from_config(config, dtype=torch.float32, attn_implementation="eager")
     model.requires_grad_(False).eval()
     return LoadedBase(
         spec=BaseModelSpec(source="path", id=str(folder)),
@@ -87,10 +87,15 @@ def plain_model(base: LoadedBase, adapter: Path | None) -> torch.nn.Module:
     return model if adapter is None else PeftModel.from_pretrained(model, adapter).eval()
 
 
-def plain_logprobs(model: torch.nn.Module, prompt: list[int], reply: list[int], temperature: float = 1.0) -> list[float]:
-    """Log-probabilities of ``reply`` after ``prompt`` from one plain forward pass over all of it."""
+def plain_logits(model: torch.nn.Module, ids: list[int]) -> torch.Tensor:
+    """Logits ``[len(ids), vocabulary]`` of one plain forward pass."""
     with torch.inference_mode():
-        logits = model(input_ids=torch.tensor([prompt + reply])).logits[0, len(prompt) - 1 : -1].float()
+        return model(input_ids=torch.tensor([ids])).logits[0].float()
+
+
+def plain_logprobs(model: torch.nn.Module, prompt: list[int], reply: list[int], temperature: float = 1.0) -> list[float]:
+    """Log-probabilities of ``reply`` after ``prompt``."""
+    logits = plain_logits(model, prompt + reply)[len(prompt) - 1 : -1]
     return torch.log_softmax(logits / temperature, -1).gather(1, torch.tensor(reply)[:, None])[:, 0].tolist()
 
 

@@ -3,10 +3,14 @@
 import errno
 import json
 import os
+import random
+import subprocess
+import sys
+import time
 
 import pytest
 
-from ludus_backend import checkpoints
+from ludus_backend import durable
 from ludus_backend.checkpoints import MANIFEST, OPTIMIZER, CheckpointStore
 from ludus_backend.errors import LudusError
 
@@ -81,7 +85,7 @@ def test_ckpt_02_a_full_disk_is_a_typed_error_and_harms_nothing(store, monkeypat
             raise OSError(errno.ENOSPC, "No space left on device")
         real(descriptor)
 
-    monkeypatch.setattr(checkpoints.os, "fsync", full_at_the_second_file)
+    monkeypatch.setattr(durable.os, "fsync", full_at_the_second_file)
     with pytest.raises(LudusError) as caught:
         store.write(2, FILES)
     assert caught.value.detail.code == "disk_full"
@@ -105,3 +109,36 @@ def test_the_manifest_is_strict_json(store):
     assert store.steps() == []
     store.write(1, FILES)
     assert json.loads((store.folder(1) / MANIFEST).read_text())["files"].keys() == FILES.keys()
+
+
+WRITER = """
+import sys
+from pathlib import Path
+from ludus_backend.checkpoints import CheckpointStore
+store = CheckpointStore(Path(sys.argv[1]))
+step = int(sys.argv[2])
+while True:
+    store.write(step, {"adapter_model.safetensors": bytes([step % 256]) * 200_000, "optimizer.pt": b"o" * 400_000})
+    print(step, flush=True)
+    step += 1
+"""
+
+
+def test_a_process_killed_at_any_moment_leaves_no_broken_and_loses_no_committed_step(store, tmp_path):
+    draw = random.Random(0)
+    newest = -1
+    for _ in range(4):
+        arguments = [sys.executable, "-c", WRITER, str(tmp_path / "checkpoints"), str(newest + 1)]
+        writer = subprocess.Popen(arguments, stdout=subprocess.PIPE, text=True)
+        assert writer.stdout is not None
+        reported = [int(writer.stdout.readline()) for _ in range(draw.randint(1, 3))]
+        time.sleep(draw.uniform(0, 0.02))
+        writer.kill()
+        reported += [int(line) for line in writer.stdout.read().split()]
+        writer.wait()
+        store.clean()
+        found, notices = store.newest_whole()
+        assert notices == []
+        assert found is not None and found.step >= reported[-1]
+        assert store.steps() == list(range(found.step + 1))
+        newest = found.step

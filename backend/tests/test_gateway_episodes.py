@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 
-from gateway_support import Gateway, episode, events_of, gateway, until  # noqa: F401
+from gateway_support import Gateway, episode, events_of, gateway, own_gateway, until  # noqa: F401
 from ludus_backend.gateway.episodes import Episodes
 
 
@@ -22,7 +22,8 @@ def colour(response) -> str:
     return response.json()["choices"][0]["message"]["content"]
 
 
-def test_lora_01_the_plain_name_means_the_new_step_after_training_and_old_leases_stay(gateway) -> None:
+def test_lora_01_the_plain_name_means_the_new_step_after_training_and_old_leases_stay(own_gateway) -> None:
+    gateway = own_gateway
     assert colour(gateway.chat("colour", episode="before")) == "red"
     assert train_a_step(gateway, "lora-01") == "demo@1"
     fresh = gateway.chat("colour", episode="after")

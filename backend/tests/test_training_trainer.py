@@ -217,7 +217,7 @@ def test_ckpt_02_a_full_disk_leaves_the_committed_step_in_memory_and_a_retry_suc
         raise OSError(errno.ENOSPC, "No space left on device")
 
     with monkeypatch.context() as broken:
-        broken.setattr(checkpoints, "_write_flushed", full)
+        broken.setattr(checkpoints, "write_flushed", full)
         with pytest.raises(LudusError) as caught:
             train(trainer, 1)
     assert caught.value.detail.code == "disk_full"
@@ -233,7 +233,7 @@ def test_rolling_back_keeps_the_moments(trainer, monkeypatch):
         trainer.train("straight", request(step), lambda *_: None)
     train(trainer, 0)
     with monkeypatch.context() as broken:
-        broken.setattr(checkpoints, "_flush_folder", lambda folder: (_ for _ in ()).throw(KeyboardInterrupt()))
+        broken.setattr(checkpoints, "flush_folder", lambda folder: (_ for _ in ()).throw(KeyboardInterrupt()))
         with pytest.raises(KeyboardInterrupt):
             train(trainer, 1)
     train(trainer, 1)

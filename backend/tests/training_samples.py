@@ -77,7 +77,7 @@ class Talk:
 
 
 def random_groups(seed: int, groups: int = 3, members: int = 4, step: int = 0) -> list[TrainGroup]:
-    """Multi-turn groups with a common system prompt, mixed lengths, some equal histories, one fork, mixed temperatures."""
+    """Multi-turn groups: one system prompt, mixed lengths and temperatures, some equal histories, a fork each."""
     draw = random.Random(seed)
     system = [draw.randrange(VOCABULARY) for _ in range(5)]
     made = []

@@ -5,6 +5,7 @@ import { spawn } from "node:child_process"
 import { constants } from "node:os"
 import { delimiter, join } from "node:path"
 import { fileURLToPath } from "node:url"
+import { onOrphaned } from "./orphaned.mjs"
 
 export const ROOT = fileURLToPath(new URL("../..", import.meta.url)).replace(/\/$/, "")
 
@@ -43,9 +44,11 @@ export const run = (file, args, options = {}) =>
     /** @type {NodeJS.Signals[]} */
     const signals = ["SIGINT", "SIGTERM", "SIGHUP"]
     for (const signal of signals) process.on(signal, pass)
+    const unwatch = onOrphaned(() => pass("SIGTERM"))
     child.on("error", reject)
     child.on("close", (code, signal) => {
       for (const name of signals) process.off(name, pass)
+      unwatch()
       resolve({ code: code ?? 128 + (signal === null ? 0 : constants.signals[signal]), output })
     })
   })

@@ -1,9 +1,6 @@
 /**
- * Loaded before the program (`--import`): asks it to end, as Ctrl-C's SIGTERM would, when the process that started it was
- * killed and could not pass a signal on.
+ * Loaded before the program (`--import`): asks it to end in good order when the process that started it was killed.
  */
-const parent = process.ppid
+import { onOrphaned } from "./orphaned.mjs"
 
-setInterval(() => {
-  if (process.ppid !== parent) process.kill(process.pid, "SIGTERM")
-}, 500).unref()
+onOrphaned(() => process.kill(process.pid, "SIGTERM"))

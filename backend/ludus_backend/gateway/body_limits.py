@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import re
-import time
+from collections.abc import AsyncIterator
+from contextlib import suppress
 
 from starlette.datastructures import Headers
+from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from ludus_backend.errors import LudusError
@@ -15,7 +17,7 @@ from ludus_backend.gateway.http_errors import error_response
 MEBIBYTE = 1 << 20
 _TRAIN_PATH = re.compile(r"/v1/ludus/models/[^/]+/train")
 _DRAINED_BYTES = 64 * MEBIBYTE
-"""Of a refused body this much is still read: a client that is sending would else see a reset instead of the answer."""
+_DRAINED_SECONDS = 2.0
 
 
 class BodyLimits:
@@ -41,31 +43,55 @@ class BodyLimits:
             return
         limit = self._train_bytes if _TRAIN_PATH.fullmatch(scope["path"]) else self._other_bytes
         declared = Headers(scope=scope).get("content-length", "0")
+        if not declared.isdigit() or int(declared) > limit:
+            await self._drain(receive)
+            await _refuse(_too_large(limit), None, scope, receive, send)
+            return
         pieces: list[bytes] = []
         received = 0
-        started = time.monotonic()
-        too_large = not declared.isdigit() or int(declared) > limit
-        while True:
-            try:
-                left = started + self._seconds + received / MEBIBYTE - time.monotonic()
-                async with asyncio.timeout(max(left, 0)):
-                    message = await receive()
-            except TimeoutError:
-                refused = error_response(_too_slow(received), 408, {"connection": "close"})
-                await refused(scope, receive, send)
-                return
-            if message["type"] == "http.disconnect":
-                return
-            received += len(message.get("body", b""))
-            too_large = too_large or received > limit
-            if not too_large:
-                pieces.append(message.get("body", b""))
-            if not message.get("more_body", False) or (too_large and received > limit + _DRAINED_BYTES):
-                break
-        if too_large:
-            await error_response(_too_large(limit), headers={"connection": "close"})(scope, receive, send)
+        try:
+            async with asyncio.timeout(self._seconds) as deadline:
+                async for piece in _pieces(receive):
+                    pieces.append(piece)
+                    received += len(piece)
+                    if received > limit:
+                        break
+                    deadline.reschedule(deadline.when() + len(piece) / MEBIBYTE)  # type: ignore[operator]
+        except TimeoutError:
+            await _refuse(_too_slow(received), 408, scope, receive, send)
+            return
+        except ClientDisconnect:
+            return
+        if received > limit:
+            await self._drain(receive)
+            await _refuse(_too_large(limit), None, scope, receive, send)
             return
         await self._app(scope, _replaying(b"".join(pieces), receive), send)
+
+    async def _drain(self, receive: Receive) -> None:
+        """Reads on for a moment: a client in the middle of sending would else see a reset instead of the answer."""
+        drained = 0
+        with suppress(TimeoutError, ClientDisconnect):
+            async with asyncio.timeout(_DRAINED_SECONDS):
+                async for piece in _pieces(receive):
+                    drained += len(piece)
+                    if drained > _DRAINED_BYTES:
+                        return
+
+
+async def _pieces(receive: Receive) -> AsyncIterator[bytes]:
+    """A body as it arrives. Raises ``ClientDisconnect`` where it never ends."""
+    more = True
+    while more:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            raise ClientDisconnect
+        more = message.get("more_body", False)
+        yield message.get("body", b"")
+
+
+async def _refuse(error: LudusError, status: int | None, scope: Scope, receive: Receive, send: Send) -> None:
+    await error_response(error, status, {"connection": "close"})(scope, receive, send)
 
 
 def _replaying(body: bytes, receive: Receive) -> Receive:

@@ -12,8 +12,6 @@ from ludus_backend.gateway.event_stream import event
 from ludus_backend.gateway.generation import Generation
 from ludus_backend.gateway.http_errors import error_detail
 from ludus_backend.gateway.sample import Sample
-from ludus_backend.rendering.chatml_hermes import ChatmlHermesRenderer
-from ludus_backend.rendering.hermes import OPEN
 
 DONE = b"data: [DONE]\n\n"
 
@@ -24,10 +22,11 @@ class _Choice:
     def __init__(self, head: ReplyHead, index: int) -> None:
         generation = head.generation
         request, model = generation.request, generation.model
-        markers = [*request.stop, *([OPEN] if request.parse_tools else [])]
-        # Other families separate reasoning and text only in the whole reply: their text comes with the last chunk.
-        live = isinstance(model.renderer, ChatmlHermesRenderer)
-        self._text = TextStream(model.tokenizer, markers, model.stop_ids) if live else None
+        self._text: TextStream | None = None
+        # The package's families separate reasoning and text only in a whole reply: their text comes with the last chunk.
+        if model.text_format is not None:
+            markers = [*request.stop, *([model.text_format.call_marker] if request.parse_tools else [])]
+            self._text = TextStream(model.tokenizer, markers, model.stop_ids)
         self._head, self._index, self._sent_ids = head, index, 0
 
     def opening(self) -> dict[str, Any]:

@@ -18,6 +18,7 @@ from ludus_backend.protocol import ModelInfo, RegisterModel, TrainResult
 if TYPE_CHECKING:
     from renderers.base import Renderer
 
+    from ludus_backend.rendering.chatml_hermes import ChatmlHermesRenderer
     from ludus_backend.rendering.tokenizer import FastTokenizer
 
 log = logging.getLogger("ludus.gateway")
@@ -35,6 +36,8 @@ class ServedModel:
     renderer: Renderer
     tokenizer: FastTokenizer
     stop_ids: list[int]
+    text_format: ChatmlHermesRenderer | None
+    """The renderer, where it is ours: then replies can be read from text, and while they grow."""
     created: int = field(default_factory=lambda: int(time.time()))
 
     @property
@@ -63,6 +66,7 @@ class Models:
         """Makes or finds a model. Repeats are harmless; a name keeps the base and adapter shape it was made with."""
         async with self._registering:
             # Imported with the first model: it costs most of a second, which /health should not wait for.
+            from ludus_backend.rendering.chatml_hermes import ChatmlHermesRenderer
             from ludus_backend.rendering.renderer import check_renderer_name, load_renderer
 
             check_renderer_name(request.base)
@@ -77,7 +81,8 @@ class Models:
                 folder = Path(answer["tokenizer"])
                 renderer, tokenizer = await asyncio.to_thread(load_renderer, request.base, folder)
                 stop_ids = sorted({*answer["stop_ids"], *renderer.get_stop_token_ids()})
-                self._served[request.name] = ServedModel(request, info, renderer, tokenizer, stop_ids)
+                ours = renderer if isinstance(renderer, ChatmlHermesRenderer) else None
+                self._served[request.name] = ServedModel(request, info, renderer, tokenizer, stop_ids, ours)
             return info
 
     async def recover(self) -> None:

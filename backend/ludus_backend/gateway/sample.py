@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 import secrets
 from dataclasses import dataclass
-from typing import Any
-
-from renderers.base import ParsedResponse, ToolCallParseStatus
+from typing import TYPE_CHECKING, Any
 
 from ludus_backend.gateway.chat_request import ChatRequest
 from ludus_backend.gateway.models import ServedModel
-from ludus_backend.rendering.chatml_hermes import ChatmlHermesRenderer
+
+if TYPE_CHECKING:
+    from renderers.base import ParsedToolCall
 
 
 @dataclass(frozen=True)
@@ -48,38 +48,34 @@ def read_sample(
 def _message(
     ids: list[int], request: ChatRequest, model: ServedModel, prompt_ids: list[int]
 ) -> tuple[dict[str, Any], str | None]:
-    whole = plain_text(ids, model)
-    text, matched = cut_at_stop(whole, request.stop)
-    parsed = _parsed(ids, text, matched is not None, request, model, prompt_ids)
-    message: dict[str, Any] = {"role": "assistant", "content": parsed.content}
+    text, matched = cut_at_stop(plain_text(ids, model), request.stop)
+    message: dict[str, Any] = {"role": "assistant", "content": text}
+    if model.text_format is not None:
+        # Our own format is read from text, so also before a stop string.
+        parsed = model.text_format.parse_text(text) if request.parse_tools else None
+    else:
+        # The families of the package only know how to read ids, whole.
+        parsed = model.renderer.parse_response(ids, tools=request.tools, prompt_ids=prompt_ids) if not matched else None  # type: ignore[arg-type]
+    if parsed is None:
+        return message, matched
+    calls = [_tool_call(call) for call in parsed.tool_calls if call.status == "ok"]
+    if request.parse_tools or not calls:  # else nobody asked for calls: what looks like one is text
+        message["content"] = parsed.content
     if parsed.reasoning_content:
         message["reasoning_content"] = parsed.reasoning_content
-    calls = [
-        {
-            "id": f"call_{secrets.token_hex(12)}",
-            "type": "function",
-            "function": {"name": call.name, "arguments": _arguments_text(call.arguments)},
-        }
-        for call in parsed.tool_calls
-        if call.status is ToolCallParseStatus.OK
-    ]
     if calls and request.parse_tools:
         message["tool_calls"] = calls
-        message["content"] = message["content"] or None
-    elif calls:
-        message["content"] = text  # nobody asked for calls: what looks like one is text
+        message["content"] = parsed.content or None
     return message, matched
 
 
-def _parsed(
-    ids: list[int], text: str, cut: bool, request: ChatRequest, model: ServedModel, prompt_ids: list[int]
-) -> ParsedResponse:
-    """Our own format is read from text, so also before a stop string; other families only know how to read ids."""
-    if isinstance(model.renderer, ChatmlHermesRenderer):
-        return model.renderer.parse_text(text) if request.parse_tools else ParsedResponse(content=text)
-    if cut:
-        return ParsedResponse(content=text)
-    return model.renderer.parse_response(ids, tools=request.tools, prompt_ids=prompt_ids)  # type: ignore[arg-type]
+def _tool_call(call: ParsedToolCall) -> dict[str, Any]:
+    arguments = call.arguments if isinstance(call.arguments, str) else json.dumps(call.arguments or {}, ensure_ascii=False)
+    return {
+        "id": f"call_{secrets.token_hex(12)}",
+        "type": "function",
+        "function": {"name": call.name, "arguments": arguments},
+    }
 
 
 def plain_text(ids: list[int], model: ServedModel) -> str:
@@ -94,7 +90,3 @@ def cut_at_stop(text: str, stops: list[str]) -> tuple[str, str | None]:
         return text, None
     position, stop = min(found)
     return text[:position], stop
-
-
-def _arguments_text(arguments: Any) -> str:
-    return arguments if isinstance(arguments, str) else json.dumps(arguments or {}, ensure_ascii=False)

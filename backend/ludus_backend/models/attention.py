@@ -7,12 +7,15 @@ Here the ``g`` query heads that share a key-value head are laid one after the ot
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 from torch.nn.functional import scaled_dot_product_attention
 from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.masking_utils import sdpa_mask
+
+from ludus_backend.errors import LudusError
 
 GROUPED_ATTENTION = "ludus_grouped"
 """Name under which transformers finds this function (``attn_implementation=GROUPED_ATTENTION``)."""
@@ -50,9 +53,10 @@ def _attention_forward(
     value: torch.Tensor,
     attention_mask: torch.Tensor | None,
     scaling: float | None = None,
-    **_: Any,
+    **options: Any,
 ) -> tuple[torch.Tensor, None]:
     """The function transformers calls; returns ``[batch, Q, Hq, D]``. Dropout is not supported: it is 0 here."""
+    refuse_options(options, ("softcap", "s_aux", "position_bias"))
     attended = grouped_attention(query, key, value, attention_mask, scaling)
     return attended.transpose(1, 2).contiguous(), None
 
@@ -60,6 +64,23 @@ def _attention_forward(
 def _attention_mask(*arguments: Any, **options: Any) -> torch.Tensor | None:
     """A real mask, always: the folded query axis has no meaning for SDPA's own ``is_causal``."""
     return sdpa_mask(*arguments, **{**options, "allow_is_causal_skip": False})
+
+
+def refuse_options(options: Mapping[str, Any], unsupported: Sequence[str]) -> None:
+    """What an architecture asks of attention and does not get must be an error, not another model.
+
+    Raises ``LudusError(invalid_request)``.
+    """
+    for name in unsupported:
+        if options.get(name) is not None:
+            raise LudusError(
+                "invalid_request",
+                "the base model needs a kind of attention that this backend does not have",
+                field="base.id",
+                value=name,
+                expected="plain softmax attention, as in Llama or Qwen",
+                advice="choose another base model",
+            )
 
 
 def register() -> None:

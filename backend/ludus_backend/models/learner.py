@@ -20,7 +20,7 @@ from ludus_backend.protocol import LoraSpec, TrainConfig
 ADAPTER_CONFIG = "adapter_config.json"
 ADAPTER_WEIGHTS = "adapter_model.safetensors"
 _PROBE_LIMIT = 1e-3
-"""Largest difference of final hidden states (they are normalised) that rounding explains."""
+"""Largest difference of logits, relative to the largest logit, that rounding explains."""
 
 
 class Learner:
@@ -45,7 +45,7 @@ class Learner:
         twin.config.name_or_path = str(base.spec.id or base.folder.name)
         config = LoraConfig(
             r=lora.rank,
-            lora_alpha=lora.alpha,
+            lora_alpha=lora.alpha,  # type: ignore[arg-type]
             lora_dropout=0.0,
             target_modules=lora.target_modules,
             task_type="CAUSAL_LM",
@@ -129,18 +129,18 @@ class Learner:
         trunk, first, second = ids[:4], ids[4:9], ids[9:]
         places = torch.tensor([[*range(4), *range(4, 9), *range(4, 7)]], device=self.device)
         stream = tree_attention.Stream([4, 5, 3], [[], [0], [0]])
-        tree = self.body(input_ids=ids[None], position_ids=places, use_cache=False, tree=stream).last_hidden_state[0]
-        plain = base.model.get_decoder()
+        hidden = self.body(input_ids=ids[None], position_ids=places, use_cache=False, tree=stream).last_hidden_state
+        logits = self.head(hidden)[0]
         for tail, place in ((first, slice(4, 9)), (second, slice(9, 12))):
-            expected = plain(input_ids=torch.cat([trunk, tail])[None], use_cache=False).last_hidden_state[0, 4:]
-            difference = (tree[place] - expected).abs().max().item()
+            expected = base.model(input_ids=torch.cat([trunk, tail])[None], use_cache=False).logits[0, 4:]
+            difference = ((logits[place] - expected).abs().max() / expected.abs().max()).item()
             if not difference <= _PROBE_LIMIT:
                 raise LudusError(
                     "invalid_request",
                     "this architecture does not fit the trainer's shared-prefix attention",
                     field="base.id",
                     value=base.spec.id or base.spec.source,
-                    expected=f"hidden states within {_PROBE_LIMIT} of the plain model (found {difference})",
+                    expected=f"logits within {_PROBE_LIMIT} of the plain model's (found {difference})",
                     advice="use a decoder with full attention in every layer, such as Llama or Qwen",
                 )
 

@@ -2,7 +2,8 @@
 
 ``y = x W^T + b + s (x A^T) B^T`` (LoRA, 2106.09685, eq. 3). peft computes the second term as a full-size tensor of its
 own, scales it, and adds it; here it is added into the first in place, and the two skinny gradient products run over
-the rank instead of over the tokens. Same numbers up to rounding, about 15 % less time an update on a CPU.
+the rank instead of over the tokens. Same numbers up to rounding; on a CPU the adapter costs 11 % of a linear layer's
+time instead of 25 %, and an update of the bundled model holds 0.7 GB less.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from torch.nn.functional import linear
 
 
 class _FusedLora(torch.autograd.Function):
-    """``weight`` and ``bias`` are frozen: gradients flow to ``x`` ``[tokens, in]``, ``a`` ``[r, in]``, ``b`` ``[out, r]``."""
+    """Gradients flow to ``x`` ``[tokens, in]``, ``a`` ``[r, in]`` and ``b`` ``[out, r]``; the base layer is frozen."""
 
     @staticmethod
     def forward(
@@ -45,7 +46,7 @@ class _FusedLora(torch.autograd.Function):
 
 
 def fuse(model: torch.nn.Module, adapter: str = "default") -> None:
-    """Replaces the forward of every peft LoRA linear layer of ``model``. The layers must have dropout 0, one adapter."""
+    """Replaces the forward of every peft LoRA linear layer of ``model``; they must have dropout 0 and one adapter."""
     for module in model.modules():
         if isinstance(module, LoraLinear):
             module.forward = _fused_forward(module, adapter)  # type: ignore[method-assign]

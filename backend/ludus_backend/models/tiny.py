@@ -26,8 +26,8 @@ def tiny_model(vocabulary: int, end_of_turn: int | None, seed: int = 0) -> Llama
         bos_token_id=None,
         eos_token_id=end_of_turn,
         pad_token_id=end_of_turn,
-        attn_implementation=attention.GROUPED_ATTENTION,
     )
+    config._attn_implementation = attention.GROUPED_ATTENTION
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         return LlamaForCausalLM(config)

@@ -9,11 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch.nn.functional import scaled_dot_product_attention
 from transformers import AttentionInterface
+
+from ludus_backend.models.attention import refuse_options
 
 TREE_ATTENTION = "ludus_tree"
 """Name under which transformers finds this function; its forward calls need ``tree=Stream(...)``."""
@@ -101,12 +103,14 @@ def _attention_forward(
     scaling: float | None = None,
     *,
     tree: Stream,
-    **_: Any,
+    **options: Any,
 ) -> tuple[torch.Tensor, None]:
     """The function transformers calls, layer after layer."""
+    refuse_options(options, ("softcap", "s_aux", "position_bias", "sliding_window"))
     tree.keys.append(key)
     tree.values.append(value)
-    return tree_attention(query, key, value, tree, module.layer_idx, scaling), None
+    layer = cast(int, module.layer_idx)
+    return tree_attention(query, key, value, tree, layer, scaling), None
 
 
 def register() -> None:

@@ -54,6 +54,8 @@ class ChatmlHermesRenderer:
 
     config_class = ChatmlHermesConfig
     is_prefix_stable = True
+    call_marker = hermes.OPEN
+    """Text from here on may be a tool call."""
 
     def __init__(self, tokenizer: FastTokenizer, config: ChatmlHermesConfig | None = None) -> None:
         self._tokenizer = tokenizer

@@ -126,10 +126,13 @@ class Scheduler:
             return False
         donor, shared = found
         ready = min(shared, donor.computed)
-        if ready == shared and ready - resident.computed >= BLOCK:
+        # Waiting only for earlier, unfinished requests: then the earliest never waits, and nobody waits in a circle.
+        grows = ready < shared and donor.live and donor.order < resident.order
+        if grows and shared - resident.computed >= _WORTH_WAITING:
+            return True
+        if ready - resident.computed >= BLOCK:
             self._store.copy(donor, resident, ready)
-            return False
-        return ready < shared and shared - resident.computed >= _WORTH_WAITING
+        return False
 
     def _reserve(self, sequence: Sequence, tokens: int) -> bool:
         """Room for ``tokens`` tokens; where memory is full the latest sequences give theirs up, at last this one."""

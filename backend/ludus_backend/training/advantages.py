@@ -1,8 +1,8 @@
 """Advantages: how much better a trajectory did than its siblings.
 
 Rewards are compared inside a group, and a group is what carries one explicit id: never a position in a list, never
-equal prompt text. ``A = r - mean``, divided by ``std + 1e-6`` where the flag says so; the std is the population's (n, not
-n - 1), as in OpenPipe ART. Dividing by nothing is Dr. GRPO (2503.20783); by the batch's std, ScaleRL (2510.13786).
+equal prompt text. ``A = r - mean``, divided by ``std + 1e-6`` where the flag says so; the std is the population's (n,
+not n - 1), as in OpenPipe ART. Dividing by nothing is Dr. GRPO (2503.20783); by the batch's std, ScaleRL (2510.13786).
 """
 
 from __future__ import annotations

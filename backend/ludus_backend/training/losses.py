@@ -51,7 +51,7 @@ PRESETS: dict[str, LossAxes] = {
 def resolve_axes(config: TrainConfig) -> LossAxes:
     """The axes of ``config.loss``; an axis that was set by hand must agree with what the preset fixes.
 
-    ``cispo``, ``ppo`` and ``gspo`` take the clip range and std scaling of the config; ``grpo``, ``dr_grpo`` and ``dapo``
+    ``cispo``, ``ppo`` and ``gspo`` take clip range and std scaling from the config; ``grpo``, ``dr_grpo`` and ``dapo``
     are fixed combinations. Raises ``LudusError(invalid_request)`` on a conflict.
     """
     preset = PRESETS[config.loss]
@@ -87,7 +87,7 @@ def cispo_loss(
 
 
 def clipped_loss(log_ratio: torch.Tensor, advantages: torch.Tensor, clip_low: float, clip_high: float) -> torch.Tensor:
-    """``-min(ratio * A, clip(ratio, 1 - clip_low, 1 + clip_high) * A)`` per token ``[tokens]`` (PPO 1707.06347 eq. 7)."""
+    """``-min(ratio * A, clip(ratio, 1 - clip_low, 1 + clip_high) * A)`` per token (PPO 1707.06347 eq. 7)."""
     ratio = log_ratio.exp()
     return -torch.minimum(ratio * advantages, ratio.clamp(1 - clip_low, 1 + clip_high) * advantages)
 

@@ -57,7 +57,7 @@ class PrefixTree:
 
 
 def build_tree(sequences: Sequence[Sequence[int]]) -> PrefixTree:
-    """Builds the tree; the order of the nodes depends on the sequences as a set, not on their order. O(total tokens)."""
+    """Builds the tree; the order of its nodes depends on the set of sequences, not on their order. O(all tokens)."""
     roots: dict[int, Node] = {}
     ends: list[Node] = []
     for sequence in sequences:

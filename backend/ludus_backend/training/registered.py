@@ -9,7 +9,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from ludus_backend.checkpoints import OPTIMIZER, CheckpointStore, disk_full, write_atomically
+from ludus_backend.checkpoints import OPTIMIZER, CheckpointStore
+from ludus_backend.durable import disk_full, write_atomically
 from ludus_backend.errors import LudusError
 from ludus_backend.models.base_model import LoadedBase
 from ludus_backend.models.learner import Learner
@@ -24,8 +25,8 @@ class RegisteredModel:
     """``<state>/models/<name>``: ``model.json`` (what was registered) and the checkpoints.
 
     Opening makes step 0, or resumes the newest whole checkpoint and says in ``notices`` what was skipped. Raises
-    ``LudusError``: ``invalid_request`` where the model was made with another base or LoRA, ``busy`` where another process
-    holds it, ``disk_full``.
+    ``LudusError``: ``invalid_request`` where the model was made with another base or LoRA, ``busy`` where another
+    process holds it, ``disk_full``.
     """
 
     def __init__(self, base: LoadedBase, folder: Path, request: RegisterModel) -> None:

@@ -1,8 +1,8 @@
 """Exact token rows from exchanges: what was sampled is what is trained, nothing is tokenised again.
 
-A row is a token sequence with a mask. An exchange that extends its parent continues the parent's row: the tokens between
-(tool output, user turn, template) have mask 0. An exchange without a parent begins a row; a second child of one parent
-begins one too and repeats the common history with mask 0. Every trained token stands under the mask exactly once.
+A row is a token sequence with a mask. An exchange that extends its parent continues the parent's row: the tokens
+between (tool output, user turn, template) have mask 0. An exchange without a parent begins a row; a second child of
+one parent begins one too and repeats the common history with mask 0. Every trained token is under a mask exactly once.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Forward and backward over many sequences that share prefixes, each shared part computed once.
 
 The sequences become a prefix tree. Its shared nodes are one forward pass whose keys and values then stand as *leaves*:
-the tails follow in length-sorted chunks of a token budget, and the graph of a chunk is freed before the next one begins.
+the tails follow in length-sorted chunks of a token budget, and the graph of a chunk is freed before the next begins.
 What the chunks sent back into the leaves goes, at the end, once through the shared nodes. The gradient is exact.
 """
 
@@ -45,7 +45,7 @@ def plan(sequences: Sequence[Sequence[int]], budget: int) -> list[Forest]:
     """
     if not sequences:
         return []
-    order = sorted(range(len(sequences)), key=lambda index: sequences[index])
+    order = sorted(range(len(sequences)), key=lambda index: tuple(sequences[index]))
     return _forests(sequences, order, max(budget, max(map(len, sequences))), budget)
 
 

@@ -57,8 +57,8 @@ def select_targets(
 ) -> Targets:
     """The trained tokens of all groups that carry a signal.
 
-    The denominator counts tokens (aggregation ``token``) or trajectories (``trajectory``): the trained ones, or all that
-    were sent, those of dropped groups included. It is global: it knows nothing of micro-batches.
+    The denominator counts tokens (aggregation ``token``) or trajectories (``trajectory``): the trained ones, or all
+    that were sent, those of dropped groups included. It is global: it knows nothing of micro-batches.
     """
     kept: list[tuple[Row, list[int]]] = []
     sent: Counter[tuple[int, int]] = Counter()

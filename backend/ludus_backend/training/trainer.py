@@ -58,8 +58,8 @@ class Trainer:
     def train(self, name: str, request: TrainRequest, progress: Progress) -> TrainResult:
         """One update, or the stored result where ``request.key`` was committed before.
 
-        Raises ``LudusError``: ``unknown_model``, ``step_conflict``, ``invalid_request``, ``disk_full``. Weights in memory
-        are always those of the newest committed step, whatever is raised.
+        Raises ``LudusError``: ``unknown_model``, ``step_conflict``, ``invalid_request``, ``disk_full``. Weights in
+        memory are always those of the newest committed step, whatever is raised.
         """
         model = self._model(name)
         repeated = model.committed(request.key)
