@@ -373,7 +373,7 @@ class ChatCompletionRequest(OpenAIForm):
     max_tokens: int | None = None
     max_completion_tokens: int | None = None
     """Default: what the context leaves."""
-    seed: int | None = None
+    seed: Annotated[int, Field(ge=-(1 << 62), lt=1 << 62)] | None = None
     """Choice ``i`` of ``n`` is sampled with ``seed + i``; none: a fresh random seed for each choice."""
     logprobs: bool | None = None
     top_logprobs: int | None = None

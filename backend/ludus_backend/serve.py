@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import ipaddress
 import json
 import logging
 import os
@@ -19,6 +18,7 @@ import uvicorn
 
 from ludus_backend.errors import LudusError
 from ludus_backend.gateway.app import create_app
+from ludus_backend.gateway.auth import is_loopback
 from ludus_backend.gateway.engine_process import STOP_SECONDS, EngineCommand
 from ludus_backend.gateway.http_errors import error_detail
 from ludus_backend.gateway.services import Services, Settings
@@ -26,7 +26,10 @@ from ludus_backend.gateway.services import Services, Settings
 _HARD_STOP_SECONDS = STOP_SECONDS + 2.0
 """After this long a stop that hangs becomes a SIGKILL for engine and gateway."""
 _DRAIN_SECONDS = 1
+_KEEP_ALIVE_SECONDS = 75
+"""Longer than clients keep idle connections: who closes first must be the one who would use it next."""
 _CANNOT_START = 2
+_HIGHEST_PORT = 65_535
 
 
 @dataclass(frozen=True)
@@ -55,7 +58,13 @@ def serve_forever(options: ServeOptions) -> int:
         return _CANNOT_START
     app = create_app(settings)
     config = uvicorn.Config(
-        app, log_config=None, access_log=False, lifespan="on", timeout_graceful_shutdown=_DRAIN_SECONDS, ws="none"
+        app,
+        log_config=None,
+        access_log=False,
+        lifespan="on",
+        ws="none",
+        timeout_graceful_shutdown=_DRAIN_SECONDS,
+        timeout_keep_alive=_KEEP_ALIVE_SECONDS,
     )
     asyncio.run(_Server(config, app.state.services, options.parent_stdin).run(listener))
     return 0
@@ -103,7 +112,7 @@ def _settings(options: ServeOptions) -> Settings:
             value=options.token_env,
             expected="the name of a variable with a bearer token",
         )
-    if not token and not _is_loopback(options.host):
+    if not token and not is_loopback(options.host):
         raise LudusError(
             "unauthorized",
             "A backend that other machines can reach needs a bearer token",
@@ -117,15 +126,10 @@ def _settings(options: ServeOptions) -> Settings:
     return Settings(options.state, options.instance, token or None, engine)
 
 
-def _is_loopback(host: str) -> bool:
-    try:
-        return host == "localhost" or ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
-
-
 def _listen(host: str, port: int) -> socket.socket:
     try:
+        if not 0 <= port <= _HIGHEST_PORT:
+            raise OverflowError("there is no such port")  # the resolver would take it modulo 65536
         family, kind, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         listener = socket.socket(family, kind)
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

@@ -24,10 +24,6 @@ def save_tiny_model(folder: Path) -> Path:
     return folder
 
 
-def engine_command(state: Path) -> list[str]:
-    return [sys.executable, "-m", "ludus_backend.engine", "--state", str(state), "--threads", "1"]
-
-
 def engine_environment() -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": str(BACKEND), "OMP_NUM_THREADS": "1"}
 
@@ -36,8 +32,9 @@ class Engine:
     """The gateway's end of the pipe."""
 
     def __init__(self, state: Path) -> None:
+        command = [sys.executable, "-m", "ludus_backend.engine", "--state", str(state), "--threads", "1"]
         self.process = subprocess.Popen(
-            engine_command(state), stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=engine_environment()
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=engine_environment()
         )
         self._id = 0
         self._early: dict[int, list[dict[str, Any]]] = {}

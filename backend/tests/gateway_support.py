@@ -1,4 +1,4 @@
-"""A gateway process with the fake engine, for tests: started once a module, spoken to over real sockets."""
+"""Gateway processes for tests, with the fake engine or the real one, spoken to over real sockets."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ class Gateway:
         return until(lambda: (h := self.health())["status"] == "ok" and h["enginePid"] != other_than and h)
 
 
-def until(condition: Any, seconds: float = 15.0) -> Any:
+def until(condition: Any, seconds: float = 60.0) -> Any:
     """Waits for a condition that something else makes true; fails the test where it never does."""
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
@@ -85,14 +85,26 @@ def until(condition: Any, seconds: float = 15.0) -> Any:
     raise AssertionError("the awaited condition did not come true")
 
 
+def is_there(pid: int) -> bool:
+    """Whether the process exists and is no zombie."""
+    try:
+        with open(f"/proc/{pid}/stat") as file:
+            return file.read().rsplit(")", 1)[1].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
 def events_of(text: str) -> list[Any]:
     data = [line.removeprefix("data: ") for line in text.splitlines() if line.startswith("data: ")]
     return [item if item == "[DONE]" else json.loads(item) for item in data]
 
 
-def command(state: Path, *arguments: str) -> list[str]:
-    script = str(HERE / "gateway_with_fake_engine.py")
-    return [sys.executable, script, "serve", "--state", str(state), "--instance", "nonce", *arguments]
+FAKE_ENGINE = (str(HERE / "gateway_with_fake_engine.py"),)
+REAL_ENGINE = ("-m", "ludus_backend")
+
+
+def command(state: Path, *arguments: str, program: tuple[str, ...] = FAKE_ENGINE) -> list[str]:
+    return [sys.executable, *program, "serve", "--state", str(state), "--instance", "nonce", *arguments]
 
 
 def environment(record: Path, options: str = "", **more: str) -> dict[str, str]:
@@ -108,11 +120,13 @@ def environment(record: Path, options: str = "", **more: str) -> dict[str, str]:
 
 
 @contextlib.contextmanager
-def running_gateway(folder: Path, options: str = "", **more: str) -> Iterator[Gateway]:
+def running_gateway(
+    folder: Path, options: str = "", program: tuple[str, ...] = FAKE_ENGINE, **more: str
+) -> Iterator[Gateway]:
     """A gateway that is up, with its engine answering; nothing of it is left afterwards."""
     record = folder / "diary.jsonl"
     process = subprocess.Popen(
-        command(folder / "state", "--token-env", "LUDUS_TOKEN", "--parent-stdin"),
+        command(folder / "state", "--token-env", "LUDUS_TOKEN", "--parent-stdin", "--threads", "1", program=program),
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         env=environment(record, options, **more),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import subprocess
@@ -14,10 +13,13 @@ from typing import Any
 
 import psutil
 import pytest
-from engine_support import Engine, engine_command, engine_environment, save_tiny_model
+from engine_support import Engine, engine_environment, save_tiny_model
 from sampling_support import CONTEXT, END
 
+from ludus_backend.models.base_model import load_base
+from ludus_backend.protocol import BaseModelSpec, RegisterModel
 from ludus_backend.training.rows import prefix_hash
+from ludus_backend.training.trainer import Trainer
 
 PATIENCE_SECONDS = 30
 """For a process to end; it takes milliseconds."""
@@ -38,6 +40,8 @@ def engine(model: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) -> I
     assert registered["stop_ids"] == [END]
     assert (Path(registered["tokenizer"]) / "tokenizer.json").is_file()
     yield engine
+    assert engine.call("shutdown") == {}
+    assert engine.process.wait(PATIENCE_SECONDS) == 0
     engine.close()
 
 
@@ -158,47 +162,44 @@ def test_lora_01_a_step_can_be_sampled_when_train_answers(engine: Engine) -> Non
     assert engine.call("train", name="demo", request=request)["repeated"] is True
 
 
-def test_a_new_engine_serves_the_steps_that_are_on_disk(model: dict[str, Any], tmp_path: Path) -> None:
-    first = Engine(tmp_path)
-    first.call("register", model=model)
-    before = generate(first, [1, 2, 3], seed=1)
-    assert first.call("shutdown") == {}
-    assert first.process.wait(PATIENCE_SECONDS) == 0
-    first.close()
-    second = Engine(tmp_path)
-    assert generate(second, [1])["error"]["code"] == "unknown_model"
-    assert second.call("register", model=model)["info"]["resumed"] is True
-    assert generate(second, [1, 2, 3], seed=1) == before
-    assert second.process.stdin is not None
-    second.process.stdin.close()
-    assert second.process.wait(PATIENCE_SECONDS) == 0
-    second.close()
+def test_a_new_engine_serves_what_is_on_disk_and_ends_with_its_input(model: dict[str, Any], tmp_path: Path) -> None:
+    trainer = Trainer(load_base(BaseModelSpec.model_validate(model["base"]), tmp_path), tmp_path)
+    trainer.register(RegisterModel.model_validate(model))
+    trainer.close()
+    engine = Engine(tmp_path)
+    assert generate(engine, [1])["error"]["code"] == "unknown_model"
+    assert engine.call("register", model=model)["info"]["resumed"] is True
+    assert len(generate(engine, [1, 2, 3])["ids"]) == 4
+    assert engine.process.stdin is not None
+    engine.process.stdin.close()
+    assert engine.process.wait(PATIENCE_SECONDS) == 0
+    engine.close()
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the parent-death signal is Linux's")
-def test_a_killed_gateway_takes_its_engine_along(tmp_path: Path) -> None:
-    # The parent also hands the pipe's end to us, so that only the signal can end the engine.
-    program = (
-        "import json, subprocess, sys, time\n"
-        "child = subprocess.Popen(json.loads(sys.argv[1]), stdin=0, stdout=subprocess.PIPE)\n"
-        "print(child.pid, child.stdout.readline().decode(), flush=True)\n"
+def test_a_killed_parent_takes_its_child_along() -> None:
+    # What the engine does first of all, in a child without torch; its stdin stays open in this process.
+    child_program = (
+        "import os, time\n"
+        "from ludus_backend.engine.parent import die_with_parent\n"
+        "die_with_parent()\n"
+        "print(os.getpid(), flush=True)\n"
+        "time.sleep(600)\n"
+    )
+    parent_program = (
+        "import subprocess, sys, time\n"
+        "subprocess.Popen([sys.executable, '-c', sys.argv[1]])\n"
         "time.sleep(600)\n"
     )
     parent = subprocess.Popen(
-        [sys.executable, "-c", program, json.dumps(engine_command(tmp_path))],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        env=engine_environment(),
+        [sys.executable, "-c", parent_program, child_program], stdout=subprocess.PIPE, env=engine_environment()
     )
-    assert parent.stdin is not None and parent.stdout is not None
-    parent.stdin.write(b'{"id": 1, "op": "ping"}\n')
-    parent.stdin.flush()
-    child = psutil.Process(int(parent.stdout.readline().split()[0]))
+    assert parent.stdout is not None
+    child = psutil.Process(int(parent.stdout.readline()))
     os.kill(parent.pid, signal.SIGKILL)
     parent.wait()
     psutil.wait_procs([child], timeout=PATIENCE_SECONDS)
     assert not child.is_running() or child.status() == psutil.STATUS_ZOMBIE
-    parent.stdin.close()
     parent.stdout.close()
 
 

@@ -7,7 +7,9 @@ import socket
 
 import pytest
 from gateway_support import TOKEN, gateway  # noqa: F401
+from ludus_backend.gateway.auth import Authentication
 from ludus_backend.gateway.body_limits import MEBIBYTE, BodyLimits
+from ludus_backend.gateway.episodes import Episodes
 
 PATHS = [
     ("GET", "/v1/models"),
@@ -90,3 +92,31 @@ def test_a_body_that_trickles_in_is_given_up() -> None:
     asyncio.run(BodyLimits(never, seconds=0.1)(scope, receive, send))
     assert sent[0]["status"] == 408
     assert b"too slowly" in sent[1]["body"]
+
+
+@pytest.mark.parametrize(
+    ("headers", "refused"),
+    [
+        ({"host": "127.0.0.1:8000"}, False),
+        ({"host": "localhost"}, False),
+        ({"host": "[::1]:8000"}, False),
+        ({"host": "localhost:1", "origin": "http://localhost:5173"}, False),
+        ({"host": "localhost:1", "origin": "https://evil.example"}, True),
+        ({"host": "rebound.example:8000"}, True),
+    ],
+)
+def test_without_a_token_a_web_page_from_elsewhere_gets_nothing(headers, refused) -> None:
+    reached: list[int] = []
+
+    async def application(scope: dict, receive: object, send: object) -> None:
+        reached.append(200)
+
+    async def send(message: dict) -> None:
+        if message["type"] == "http.response.start":
+            reached.append(message["status"])
+
+    raw = [(name.encode(), value.encode()) for name, value in headers.items()]
+    scope = {"type": "http", "method": "POST", "path": "/v1/chat/completions", "headers": raw}
+    guarded = Authentication(application, token=None, episodes=Episodes(lambda _: None))
+    asyncio.run(guarded(scope, None, send))
+    assert reached == [401 if refused else 200]

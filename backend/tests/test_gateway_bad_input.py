@@ -62,6 +62,7 @@ def test_what_is_not_supported_yet_is_refused_by_name(gateway, options, field) -
         ({"messages": [USER], "n": 0}, "n"),
         ({"messages": [USER], "top_p": 0}, "top_p"),
         ({"messages": [USER], "seed": "x"}, "seed"),
+        ({"messages": [USER], "seed": 10**30}, "seed"),
         ({"messages": [USER], "stop": [""]}, "stop"),
         ({"messages": [USER], "stop": ["x"] * 17}, "stop"),
         ({"messages": [USER], "ludus": {"request": "r1"}}, "ludus.request"),
@@ -75,7 +76,7 @@ def test_bad_fields_are_named(gateway, body, field) -> None:
     assert error["type"] == "invalid_request_error"
 
 
-@pytest.mark.parametrize("body", [b"", b"{", b"[]", b"nonsense", b'"x"', b"[" * 100_000, b"\xff\xfe"])
+@pytest.mark.parametrize("body", [b"", b"{", b"[]", b"nonsense", b'"x"', b"[" * 100_000, b"\xff\xfe", b'"\xed\xa0\x80"'])
 def test_a_body_that_is_no_json_object_is_a_bad_request(gateway, body) -> None:
     response = gateway.client.post("/v1/chat/completions", content=body)
     assert (response.status_code, response.json()["error"]["code"]) == (400, "invalid_request")
@@ -151,4 +152,5 @@ def test_json_01_literals_that_are_not_json_numbers_are_refused(gateway) -> None
     response = gateway.client.post("/v1/ludus/models/demo/train", content=body)
     assert response.json()["error"]["field"] == "groups[0].trajectories[0].reward"
     chat = '{"model": "demo", "messages": [{"role": "user", "content": "x"}], "temperature": NaN}'
-    assert gateway.client.post("/v1/chat/completions", content=chat).json()["error"]["field"] == "temperature"
+    error = gateway.client.post("/v1/chat/completions", content=chat).json()["error"]
+    assert (error["code"], error["message"]) == ("invalid_request", "The body is not JSON: NaN is not JSON")

@@ -95,6 +95,13 @@ def test_loop_10_what_does_not_fit_the_context_names_both_numbers(gateway) -> No
     assert gateway.chat("long " * 600).json()["error"]["code"] == "context_length_exceeded"
 
 
+def test_loop_10_a_text_that_cannot_fit_is_refused_without_being_encoded(gateway) -> None:
+    """The longest token of this vocabulary has 81 characters."""
+    error = gateway.chat("x" * 1_000_000).json()["error"]
+    assert error["code"] == "context_length_exceeded"
+    assert f"maximum context length is 512 tokens, but at least {1_000_000 // 81 + 1} were requested" in error["message"]
+
+
 def test_loop_10_the_other_wording_for_a_limit_below_one(gateway) -> None:
     response = gateway.chat("go", max_tokens=-17)
     assert response.status_code == 400

@@ -10,7 +10,7 @@ import subprocess
 
 import httpx
 import pytest
-from gateway_support import command, environment, until
+from gateway_support import command, environment, is_there, until
 from ludus_backend.serve import ServeOptions, serve_forever
 
 
@@ -31,15 +31,6 @@ def engine_of(port: int) -> int:
         return health["enginePid"] if health["status"] == "ok" else None
 
     return until(pid)
-
-
-def is_there(pid: int) -> bool:
-    """Whether the process exists and is no zombie."""
-    try:
-        with open(f"/proc/{pid}/stat") as file:
-            return file.read().rsplit(")", 1)[1].split()[0] != "Z"
-    except FileNotFoundError:
-        return False
 
 
 def is_open(port: int) -> bool:
@@ -97,7 +88,7 @@ def test_proc_02_a_request_in_flight_does_not_hold_up_the_end(tmp_path) -> None:
     httpx.post(f"{base}/v1/ludus/models", json={"name": "demo", "base": {"source": "random"}}, trust_env=False, timeout=20)
     with socket.create_connection(("127.0.0.1", port)) as connection:
         body = json.dumps({"model": "demo", "messages": [{"role": "user", "content": "slow"}], "stream": True}).encode()
-        connection.sendall(f"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body)
+        connection.sendall(f"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body)
         assert b"200" in connection.recv(1000)
         process.stdin.close()
         assert process.wait(timeout=10) == 0

@@ -36,7 +36,12 @@ def test_attention_with_a_soft_cap_is_refused(tmp_path):
 
 def test_logits_that_are_more_than_the_heads_output_are_refused(tmp_path):
     base = tiny_base(tmp_path)
-    base.model.register_forward_hook(lambda module, inputs, output: output.update(logits=output.logits / 2) or output)
+
+    def halved(module, inputs, output):
+        output.logits = output.logits / 2
+        return output
+
+    base.model.register_forward_hook(halved)
     assert "does not fit" in refused(base).message
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import pytest
 import torch
 
-from ludus_backend.sampling.kv_pool import KvPool, slot_capacity
+from ludus_backend.sampling.kv_pool import KvPool, largest_capacity, slot_capacity
 from ludus_backend.sampling.kv_store import KvStore, Resident
 from ludus_backend.sampling.prefix_index import PrefixIndex, common_prefix
 
@@ -79,10 +79,12 @@ def test_dropped_blocks_are_not_found_and_new_ids_are_added_later() -> None:
 
 
 def test_capacities_grow_by_at_most_a_half() -> None:
-    steps = sorted({slot_capacity(tokens) for tokens in range(1, 9000)})
+    steps = sorted({slot_capacity(tokens) for tokens in range(1, 9001)})
     assert steps[0] == 128
     assert all(after <= before * 1.5 for before, after in zip(steps, steps[1:], strict=False))
     assert all(slot_capacity(tokens) >= tokens for tokens in range(1, 9000))
+    for tokens in range(1, 9000):
+        assert largest_capacity(tokens) == max((step for step in steps if step <= tokens), default=0)
 
 
 def test_the_pool_stays_within_its_budget_and_gives_slabs_back() -> None:

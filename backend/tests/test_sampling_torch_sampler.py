@@ -192,11 +192,15 @@ def test_requests_over_the_budget_wait_and_evicted_ones_are_computed_again(adapt
     assert sampler._store.used_bytes <= 2 * 192 * token_bytes
 
 
-def test_a_sequence_that_can_never_fit_the_memory_is_refused(adapter: Path) -> None:
+def test_a_prompt_that_can_never_fit_the_memory_is_refused_and_a_reply_is_cut(adapter: Path) -> None:
     token_bytes = make_sampler(adapter)._runner.pool.token_bytes
+    sampler = make_sampler(adapter, kv_bytes=130 * token_bytes)
     with pytest.raises(LudusError) as caught:
-        make_sampler(adapter, kv_bytes=128 * token_bytes).submit(request(1, ids_of(1, 100), 60))
+        sampler.submit(request(1, ids_of(1, 128)))
     assert caught.value.detail.code == "too_large"
+    assert "128 tokens" in caught.value.detail.message
+    sample = run(sampler, [request(2, ids_of(1, 100), 60)])[2]
+    assert (len(sample.ids), sample.finish) == (28, "length")
 
 
 def test_a_prompt_that_does_not_fit_the_context_names_both_numbers(sampler: TorchSampler) -> None:

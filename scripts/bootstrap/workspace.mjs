@@ -14,5 +14,6 @@ export const prepareWorkspace = async () => {
   const made = await run(node, [...FROM_SOURCE, `${ROOT}/scripts/bootstrap/prepare-python.mjs`], { capture: true })
   if (made.code !== 0) throw new Advice("There is no Python environment for the backend, see above.")
   const { python, source } = JSON.parse(made.output)
-  return { node, python, env: { ...environment(), PYTHONPATH: source, PYTHONDONTWRITEBYTECODE: "1" } }
+  const env = { ...environment(), LUDUS_PYTHON_ENV: python, PYTHONPATH: source, PYTHONDONTWRITEBYTECODE: "1" }
+  return { node, python, env }
 }

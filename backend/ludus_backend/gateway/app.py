@@ -70,8 +70,8 @@ def _add_descriptions(app: FastAPI, services: Services) -> None:
 
     @app.get("/v1/models/{model:path}", response_model=ModelEntry, responses=ERROR_RESPONSES)
     async def model(model: str) -> ModelEntry:
-        served, _ = services.models.split(model)
-        return next(entry for entry in _entries(served) if entry.id == model)
+        served, policy = services.models.split(model)
+        return next(entry for entry in _entries(served) if entry.id == (policy or served.info.name))
 
 
 def _entries(served: ServedModel) -> list[ModelEntry]:

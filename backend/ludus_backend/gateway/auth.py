@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import hmac
+import ipaddress
+from urllib.parse import urlsplit
 
 from fastapi import Request
 from starlette.datastructures import Headers
@@ -45,10 +47,30 @@ class Authentication:
                 return _unauthorized("An episode key opens only sampling", "use the backend's bearer token")
             scope.setdefault("state", {})[_KEY_EPISODE] = episode
             return None
-        if self._token is None or hmac.compare_digest(sent.encode(), self._token.encode()):
+        if self._token is None:
+            return _refuse_web_pages(Headers(scope=scope))
+        if hmac.compare_digest(sent.encode(), self._token.encode()):
             return None
         problem = "The bearer token is wrong" if sent else "A bearer token is required"
         return _unauthorized(problem, "send the header 'Authorization: Bearer <token>' with the token of the start")
+
+
+def _refuse_web_pages(headers: Headers) -> LudusError | None:
+    """Without a token, loopback is the only fence, and a browser on this machine is inside it: a page from elsewhere
+    shows by its ``Origin``, or, with a name that it made resolve to loopback, by its ``Host``."""
+    for name in ("host", "origin"):
+        url = urlsplit(headers.get(name, "") if name == "origin" else f"//{headers.get(name, '')}")
+        if url.netloc and not is_loopback(url.hostname or ""):
+            return _unauthorized("A web page may not call a backend without a token", "start it with --token-env")
+    return None
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine can be reached under ``host``."""
+    try:
+        return host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
 
 
 def episode_of(request: Request, episodes: Episodes) -> EpisodeState | None:

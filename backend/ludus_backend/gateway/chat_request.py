@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import secrets
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NoReturn
 
 from pydantic import ValidationError
 
@@ -71,7 +71,7 @@ def read_chat_request(body: bytes) -> ChatRequest:
 def _validated(body: bytes) -> tuple[dict[str, Any], ChatCompletionRequest]:
     """The body as it was sent (tools are rendered with their keys in that order) and as it was understood."""
     try:
-        value = json.loads(body)
+        value = json.loads(body.decode("utf-8"), parse_constant=_refuse_constant)
         if rb"\ud" in body or rb"\uD" in body:
             value = _well_formed(value)
         return value, ChatCompletionRequest.model_validate(value)
@@ -81,6 +81,10 @@ def _validated(body: bytes) -> tuple[dict[str, Any], ChatCompletionRequest]:
         raise LudusError(
             "invalid_request", f"The body is not JSON: {error}", expected="a JSON object", field="body"
         ) from None
+
+
+def _refuse_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is not JSON")
 
 
 def _well_formed(value: Any) -> Any:

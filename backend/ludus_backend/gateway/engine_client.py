@@ -18,7 +18,7 @@ log = logging.getLogger("ludus.gateway")
 
 OnEvent = Callable[[dict[str, Any]], None]
 
-_RESTART_DELAYS = (0.1, 1.0, 5.0)
+_RESTART_DELAYS = (0.1, 0.5, 2.0)
 """Seconds before each start in a row that follows an early death; after the last one the engine counts as failed."""
 _EARLY_SECONDS = 20.0
 _LAST_LINES_SECONDS = 1.0

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import ctypes
 import os
+import signal
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,6 +15,9 @@ STOP_SECONDS = 2.0
 """Between SIGTERM and SIGKILL."""
 
 _POLL_SECONDS = 0.05
+
+_PR_SET_PDEATHSIG = 1
+"""From linux/prctl.h."""
 
 _LONGEST_LINE = 1 << 30
 """Bytes: a train request with all its ids travels as one line."""
@@ -38,9 +43,7 @@ class EngineCommand:
         return cls((*arguments, *(["--threads", str(threads)] if threads is not None else [])), secret)
 
 
-def engine_environment(
-    ours: Mapping[str, str], *, secret: str | None, allow_downloads: bool
-) -> dict[str, str]:
+def engine_environment(ours: Mapping[str, str], *, secret: str | None, allow_downloads: bool) -> dict[str, str]:
     """The engine's whole environment: what it needs by name, never the bearer token or unrelated keys.
 
     Downloads from the Hugging Face hub are off unless a base model was asked for from there.
@@ -66,7 +69,20 @@ async def start_engine(command: EngineCommand, *, allow_downloads: bool) -> asyn
         stdout=asyncio.subprocess.PIPE,
         limit=_LONGEST_LINE,
         env=engine_environment(os.environ, secret=command.secret, allow_downloads=allow_downloads),
+        preexec_fn=_tie_to(os.getpid()) if sys.platform == "linux" else None,
     )
+
+
+def _tie_to(gateway: int) -> Callable[[], None]:
+    """Runs in the child before its program: the kernel kills it when we end, also while Python is still starting."""
+    library = ctypes.CDLL(None)
+
+    def tie() -> None:
+        library.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+        if os.getppid() != gateway:
+            os._exit(1)
+
+    return tie
 
 
 async def stop_engine(process: asyncio.subprocess.Process) -> None:

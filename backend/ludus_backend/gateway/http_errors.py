@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from typing import Any
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
-from starlette.responses import JSONResponse
+from starlette.responses import Response
 
 from ludus_backend.errors import LudusError
 from ludus_backend.protocol import ErrorBody, ErrorCode
@@ -42,11 +43,12 @@ def error_detail(error: LudusError) -> dict[str, Any]:
     return detail.model_dump(by_alias=True, exclude_none=True)
 
 
-def error_response(error: LudusError, status: int | None = None, headers: dict[str, str] | None = None) -> JSONResponse:
+def error_response(error: LudusError, status: int | None = None, headers: dict[str, str] | None = None) -> Response:
     """``x-should-retry`` keeps the SDKs from repeating what cannot get better (they would retry 409 and 5xx)."""
     retry = "true" if error.detail.code in _WORTH_RETRYING else "false"
-    return JSONResponse(
-        {"error": error_detail(error)},
+    return Response(
+        json.dumps({"error": error_detail(error)}),  # ASCII: an offending value may hold what UTF-8 cannot
+        media_type="application/json",
         status_code=STATUS[error.detail.code] if status is None else status,
         headers={"x-should-retry": retry, **(headers or {})},
     )
@@ -85,21 +87,21 @@ def install_error_handlers(app: FastAPI) -> None:
     """Every error leaves as an ``ErrorBody``, whatever raised it."""
 
     @app.exception_handler(LudusError)
-    async def _ludus(_: Request, error: LudusError) -> JSONResponse:
+    async def _ludus(_: Request, error: LudusError) -> Response:
         return error_response(error)
 
     @app.exception_handler(RequestValidationError)
-    async def _validation(_: Request, error: RequestValidationError) -> JSONResponse:
+    async def _validation(_: Request, error: RequestValidationError) -> Response:
         return error_response(invalid_fields(error.errors(), within_body=True))
 
     @app.exception_handler(HTTPException)
-    async def _http(request: Request, error: HTTPException) -> JSONResponse:
+    async def _http(request: Request, error: HTTPException) -> Response:
         code: ErrorCode = "not_found" if error.status_code == 404 else "invalid_request"
         raised = LudusError(code, f"{error.detail}: {request.method} {request.url.path}")
         return error_response(raised, error.status_code)
 
     @app.exception_handler(Exception)
-    async def _unexpected(_: Request, error: Exception) -> JSONResponse:
+    async def _unexpected(_: Request, error: Exception) -> Response:
         raised = LudusError("internal", f"Unexpected {type(error).__name__}", advice="see the backend's log")
         return error_response(raised)
 

@@ -26,6 +26,7 @@ class Prompt:
 
 def make_prompt(request: ChatRequest, model: ServedModel, episode: EpisodeState | None) -> Prompt:
     """Errors: ``context_length_exceeded`` where prompt and asked-for tokens do not fit."""
+    _check_text(request, model)
     chain = history_chain(model.info.name, request.tools, request.messages)
     prompt = _bridged(request, model, episode, chain) if episode is not None else None
     if prompt is None:
@@ -58,18 +59,30 @@ def _extends(ids: list[int], prefix: array[int]) -> bool:
     return ids[: len(prefix)] == prefix.tolist()
 
 
+def _check_text(request: ChatRequest, model: ServedModel) -> None:
+    """Refuses what cannot fit before it is encoded: that holds up everybody else for a second per megabyte."""
+    characters = sum(len(message["content"]) for message in request.messages)
+    fewest = characters // model.tokenizer.longest_token
+    if fewest > model.info.context_length:
+        raise _too_long(model.info.context_length, fewest, 1, "at least ")
+
+
 def _check_length(prompt: int, asked: int | None, context: int) -> None:
-    total = prompt + (1 if asked is None else asked)
-    if total > context:
-        raise LudusError(
-            "context_length_exceeded",
-            f"This model's maximum context length is {context} tokens, but {total} were requested "
-            f"({prompt} in the messages, {total - prompt} to sample)",
-            field="messages",
-            value=f"{prompt} prompt tokens",
-            expected=f"prompt and max_tokens together at most {context} tokens",
-            advice="end the episode, shorten the history, or ask for fewer tokens",
-        )
+    sampled = 1 if asked is None else asked
+    if prompt + sampled > context:
+        raise _too_long(context, prompt, sampled)
+
+
+def _too_long(context: int, prompt: int, sampled: int, bound: str = "") -> LudusError:
+    return LudusError(
+        "context_length_exceeded",
+        f"This model's maximum context length is {context} tokens, but {bound}{prompt + sampled} were requested "
+        f"({prompt} in the messages, {sampled} to sample)",
+        field="messages",
+        value=f"{prompt} prompt tokens",
+        expected=f"prompt and max_tokens together at most {context} tokens",
+        advice="end the episode, shorten the history, or ask for fewer tokens",
+    )
 
 
 def sampling_fields(request: ChatRequest, model: ServedModel, prompt: Prompt) -> dict[str, Any]:

@@ -47,6 +47,8 @@ class FastTokenizer:
         stored = template.read_text("utf-8") if template.is_file() else settings.get("chat_template")
         self.chat_template: str = stored if isinstance(stored, str) else ""
         self._added = {token_id: token.content for token_id, token in self._tokenizer.get_added_tokens_decoder().items()}
+        self.longest_token = max(map(len, self._tokenizer.get_vocab()))
+        """Characters; so a text of ``n`` characters has at least ``n / longest_token`` tokens."""
         self._byte_level = "ByteLevel" in str(self._tokenizer.decoder)
         self._cached_ids = lru_cache(maxsize=_CACHED_TEXTS)(self._encode_ids)
 

