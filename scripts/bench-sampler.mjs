@@ -8,5 +8,5 @@ import { prepareWorkspace } from "./bootstrap/workspace.mjs"
 
 await main(async () => {
   const { python, env } = await prepareWorkspace()
-  return (await run(python, [`${ROOT}/backend/benchmarks/sampler.py`, ...process.argv.slice(2)], { env })).code
+  return (await run(python, [`${ROOT}/backend/benchmarks/bench_sampler.py`, ...process.argv.slice(2)], { env })).code
 })

@@ -369,7 +369,7 @@ class ChatCompletionRequest(OpenAIForm):
     min_p: Annotated[float, Field(ge=0, le=1)] | None = None
     n: Annotated[int, Field(ge=1, le=128)] | None = None
     stop: str | list[str] | None = None
-    """Up to 16 strings; the reply's text ends before the first that appears, its ids with the token that completed it."""
+    """Up to 16 strings; the text ends before the first that appears, the ids with the token that completed it."""
     max_tokens: int | None = None
     max_completion_tokens: int | None = None
     """Default: what the context leaves."""

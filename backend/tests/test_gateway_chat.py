@@ -7,7 +7,7 @@ import json
 import struct
 
 import pytest
-from gateway_support import episode, gateway, tokenizer_folder  # noqa: F401
+from gateway_support import gateway, tokenizer_folder  # noqa: F401
 from ludus_backend.protocol import ChatCompletion
 from tokenizers import Tokenizer
 

@@ -114,40 +114,46 @@ def test_a_repeated_train_key_gives_the_same_step(real) -> None:
     assert [c["key"] for c in checkpoints if c["step"] == step + 1] == ["twice"]
 
 
-def test_a_killed_engine_comes_back_with_the_trained_weights(real) -> None:
-    asked = {"max_tokens": 8, "temperature": 0}
-    before = real.chat("Hello", **asked).json()
-    old = real.until_healthy()["enginePid"]
-    os.kill(old, signal.SIGKILL)
-    until(lambda: real.health()["enginePid"] != old)
-    after = real.chat("Hello", **asked).json()
-    assert after["choices"][0]["token_ids"] == before["choices"][0]["token_ids"]
-    assert after["ludus"]["policy"] == before["ludus"]["policy"]
-
-
 def test_another_base_model_is_refused(real) -> None:
     response = real.post("/v1/ludus/models", {"name": "other", "base": {"source": "random", "contextLength": 64}})
     assert (response.status_code, response.json()["error"]["field"]) == (400, "base")
 
 
-@pytest.mark.parametrize("busy", [False, True])
-def test_proc_02_a_killed_gateway_takes_the_real_engine_along(tmp_path, busy) -> None:
+def test_proc_02_a_killed_engine_comes_back_with_its_weights_and_a_killed_gateway_takes_it_along(tmp_path) -> None:
     process = subprocess.Popen(
         command(tmp_path / "state", program=REAL_ENGINE), stdout=subprocess.PIPE, env=environment(tmp_path / "diary")
     )
     assert process.stdout is not None
     gateway = Gateway(process, json.loads(process.stdout.readline())["port"], tmp_path / "diary")
-    engine = gateway.until_healthy()["enginePid"] if busy else until(lambda: gateway.health()["enginePid"])
-    sender = None
-    if busy:
-        register(gateway)
-        sender = socket.create_connection(("127.0.0.1", gateway.port))
-        body = json.dumps({"model": "demo", "messages": [{"role": "user", "content": "x"}], "stream": True}).encode()
-        head = f"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n\r\n"
-        sender.sendall(head.encode() + body)
-        assert b"200 OK" in sender.recv(1000)
+    register(gateway)
+    train(gateway, "one", 0)
+    asked = {"max_tokens": 8, "temperature": 0}
+    before = gateway.chat("Hello", **asked).json()
+    first = gateway.until_healthy()["enginePid"]
+    os.kill(first, signal.SIGKILL)
+    until(lambda: gateway.health()["enginePid"] != first)
+    after = gateway.chat("Hello", **asked).json()
+    assert after["choices"][0]["token_ids"] == before["choices"][0]["token_ids"]
+    assert after["ludus"]["policy"] == before["ludus"]["policy"] == "demo@1"
+
+    second = gateway.until_healthy()["enginePid"]
+    body = json.dumps({"model": "demo", "messages": [{"role": "user", "content": "x"}], "stream": True}).encode()
+    head = f"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n\r\n"
+    with socket.create_connection(("127.0.0.1", gateway.port)) as sampling:
+        sampling.sendall(head.encode() + body)
+        assert b"200 OK" in sampling.recv(1000)
+        process.kill()
+        process.wait()
+        until(lambda: not is_there(second), seconds=5)
+
+
+def test_proc_02_a_gateway_killed_while_its_engine_is_starting_leaves_none(tmp_path) -> None:
+    process = subprocess.Popen(
+        command(tmp_path / "state", program=REAL_ENGINE), stdout=subprocess.PIPE, env=environment(tmp_path / "diary")
+    )
+    assert process.stdout is not None
+    gateway = Gateway(process, json.loads(process.stdout.readline())["port"], tmp_path / "diary")
+    engine = until(lambda: gateway.health()["enginePid"])
     process.kill()
     process.wait()
     until(lambda: not is_there(engine), seconds=5)
-    if sender is not None:
-        sender.close()

@@ -42,7 +42,7 @@ class Authentication:
         if sent.startswith(KEY_PREFIX):
             episode = self._episodes.by_key(sent)
             if episode is None:
-                return _unauthorized("This episode key is not valid", "the episode was closed or has been idle too long")
+                return _unauthorized("This episode key is not valid", "its episode was closed, or idle too long")
             if scope["path"] not in _EPISODE_PATHS:
                 return _unauthorized("An episode key opens only sampling", "use the backend's bearer token")
             scope.setdefault("state", {})[_KEY_EPISODE] = episode

@@ -1,4 +1,4 @@
-"""``POST /v1/chat/completions``: from the episode's scope and lease to the reply, and the end of it when a client goes."""
+"""``POST /v1/chat/completions``: from the episode's scope and lease to the reply; cut short when the client goes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A generation as server-sent events: the ids and log-probabilities of the plain reply, in pieces, with certain text."""
+"""A generation as server-sent events: ids and log-probabilities of the plain reply in pieces, with certain text."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class _Choice:
         generation = head.generation
         request, model = generation.request, generation.model
         self._text: TextStream | None = None
-        # The package's families separate reasoning and text only in a whole reply: their text comes with the last chunk.
+        # The package's families separate reasoning and text only in a whole reply: their text comes last.
         if model.text_format is not None:
             markers = [*request.stop, *([model.text_format.call_marker] if request.parse_tools else [])]
             self._text = TextStream(model.tokenizer, markers, model.stop_ids)

@@ -1,22 +1,18 @@
-"""Talking to the engine process: requests and answers as JSON lines, and a supervisor that brings a lost engine back."""
+"""The engine as the gateway knows it: always there, or on its way back with its models, or given up with a reason."""
 
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 import time
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from ludus_backend.errors import LudusError
 from ludus_backend.gateway.engine_process import EngineCommand, exited, start_engine, stop_engine
-from ludus_backend.protocol import ErrorDetail
+from ludus_backend.gateway.engine_wire import EngineWire, OnEvent, engine_failed
 
 log = logging.getLogger("ludus.gateway")
-
-OnEvent = Callable[[dict[str, Any]], None]
 
 _RESTART_DELAYS = (0.1, 0.5, 2.0)
 """Seconds before each start in a row that follows an early death; after the last one the engine counts as failed."""
@@ -27,27 +23,20 @@ _READY_SECONDS = 120.0
 """How long a request waits for an engine that is being restarted."""
 
 
-@dataclass
-class _Pending:
-    answer: asyncio.Future[dict[str, Any]]
-    on_event: OnEvent | None
-
-
-@dataclass
 class EngineClient:
-    """One engine process. ``recover`` is awaited after each restart, before other requests go through."""
+    """Supervises one engine process. ``recover`` is awaited after each restart, before other requests go through."""
 
-    command: EngineCommand
-    recover: Callable[[], Awaitable[None]] | None = None
-    status: Literal["starting", "ok", "failed"] = "starting"
-    detail: str | None = None
-    _process: asyncio.subprocess.Process | None = None
-    _pending: dict[int, _Pending] = field(default_factory=dict)
-    _next_id: int = 1
-    _ready: asyncio.Event = field(default_factory=asyncio.Event)
-    _allow_downloads: bool = False
-    _stopping: bool = False
-    _supervisor: asyncio.Task[None] | None = None
+    def __init__(self, command: EngineCommand) -> None:
+        self.recover: Callable[[], Awaitable[None]] | None = None
+        self.status: Literal["starting", "ok", "failed"] = "starting"
+        self.detail: str | None = None
+        self._command = command
+        self._process: asyncio.subprocess.Process | None = None
+        self._wire: EngineWire | None = None
+        self._ready = asyncio.Event()
+        self._allow_downloads = False
+        self._stopping = False
+        self._supervisor: asyncio.Task[None] | None = None
 
     @property
     def pid(self) -> int | None:
@@ -65,7 +54,8 @@ class EngineClient:
         if self._supervisor is not None:
             self._supervisor.cancel()
             await asyncio.gather(self._supervisor, return_exceptions=True)
-        self._fail_pending("the backend is stopping")
+        if self._wire is not None:
+            self._wire.fail("the backend is stopping")
 
     async def allow_downloads(self) -> None:
         """Restarts the engine, once, with the hub reachable: the setting is read when its libraries load."""
@@ -75,55 +65,31 @@ class EngineClient:
                 self._ready.clear()
                 await stop_engine(self._process)
 
-    async def request(self, op: str, fields: dict[str, Any] | None = None, *, on_event: OnEvent | None = None) -> Any:
-        """Sends one request and returns its ``result``.
+    async def request(self, op: str, fields: dict[str, Any], *, on_event: OnEvent | None = None) -> Any:
+        """The ``result`` of one request, after a restart that may be going on.
 
-        Cancelling the awaiting task cancels a ``generate`` in the engine. Errors: what the engine answered, or
-        ``engine_failed`` (retriable) where it died or cannot be started.
+        Errors: what the engine answered, or ``engine_failed`` (retriable) where it died or cannot be started.
         """
-        await self._until_ready()
-        return await self._exchange(op, fields or {}, on_event)
-
-    async def request_directly(self, op: str, fields: dict[str, Any]) -> Any:
-        """Like :meth:`request`, for ``recover`` only: it does not wait for its own end."""
-        return await self._exchange(op, fields, None)
-
-    def notify(self, op: str, fields: dict[str, Any]) -> None:
-        """Sends without waiting; lost together with a lost engine, which then has nothing to forget."""
-        if self._process is not None and self._process.returncode is None:
-            self._write({"id": self._take_id(), "op": op, **fields})
-
-    async def _exchange(self, op: str, fields: dict[str, Any], on_event: OnEvent | None) -> Any:
-        if self._process is None or self._process.returncode is not None:
-            raise _engine_failed("it is not running")
-        request_id = self._take_id()
-        pending = _Pending(asyncio.get_running_loop().create_future(), on_event)
-        self._pending[request_id] = pending
-        try:
-            self._write({"id": request_id, "op": op, **fields})
-            await self._drain()
-            answer = await pending.answer
-        except asyncio.CancelledError:
-            if op == "generate":
-                self.notify("cancel", {"target": request_id})
-            raise
-        finally:
-            self._pending.pop(request_id, None)
-        if "error" in answer:
-            raise error_of(answer["error"])
-        return answer["result"]
-
-    async def _until_ready(self) -> None:
-        if self.status == "failed":
-            raise _engine_failed(self.detail or "it could not be started")
         try:
             # Not wait_for: Python 3.11's swallows a cancellation that comes while the event is already set.
             async with asyncio.timeout(_READY_SECONDS):
                 await self._ready.wait()
         except TimeoutError:
-            raise _engine_failed("it did not come back in time") from None
+            raise engine_failed("it did not come back in time") from None
         if self.status == "failed":
-            raise _engine_failed(self.detail or "it could not be started")
+            raise engine_failed(self.detail or "it could not be started")
+        return await self.request_directly(op, fields, on_event)
+
+    async def request_directly(self, op: str, fields: dict[str, Any], on_event: OnEvent | None = None) -> Any:
+        """Like :meth:`request`, without waiting: for ``recover``, which is what others wait for."""
+        if self._wire is None:
+            raise engine_failed("it is not running")
+        return await self._wire.request(op, fields, on_event)
+
+    def notify(self, op: str, fields: dict[str, Any]) -> None:
+        """Sends without waiting for an answer."""
+        if self._wire is not None:
+            self._wire.notify(op, fields)
 
     async def _supervise(self) -> None:
         early_deaths = 0
@@ -131,28 +97,37 @@ class EngineClient:
         while not self._stopping:
             started = time.monotonic()
             try:
-                self._process = await start_engine(self.command, allow_downloads=self._allow_downloads)
+                self._process = await start_engine(self._command, allow_downloads=self._allow_downloads)
             except OSError as error:
                 self._give_up(f"it could not be started: {error}")
                 return
-            reader = asyncio.create_task(self._read(self._process))
-            greeting = asyncio.create_task(self._greet(recover=not first))
-            code = await exited(self._process)
-            await asyncio.wait({reader}, timeout=_LAST_LINES_SECONDS)
-            reader.cancel()
-            greeting.cancel()
-            await asyncio.gather(reader, greeting, return_exceptions=True)
-            self._ready.clear()
-            self._fail_pending(f"its process ended ({_ending(code)})")
+            ending = _ending(await self._live(self._process, recover=not first))
             if self._stopping:
                 return
             self.status, first = "starting", False
             early_deaths = early_deaths + 1 if time.monotonic() - started < _EARLY_SECONDS else 0
             if early_deaths > len(_RESTART_DELAYS):
-                self._give_up(f"it ended {early_deaths} times in a row soon after its start, last: {_ending(code)}")
+                self._give_up(f"it ended {early_deaths} times in a row soon after its start, last: {ending}")
                 return
-            log.warning("engine ended (%s); restarting", _ending(code))
+            log.warning("engine ended (%s); restarting", ending)
             await asyncio.sleep(_RESTART_DELAYS[max(early_deaths, 1) - 1])
+
+    async def _live(self, process: asyncio.subprocess.Process, *, recover: bool) -> int:
+        """One engine's life, from its greeting to the failure of what it left unanswered. Returns its exit code."""
+        self._wire = wire = EngineWire(process)
+        reader = asyncio.create_task(wire.read())
+        greeting = asyncio.create_task(self._greet(recover=recover))
+        try:
+            code = await exited(process)
+            await asyncio.wait({reader}, timeout=_LAST_LINES_SECONDS)
+            return code
+        finally:
+            self._ready.clear()
+            for task in (reader, greeting):
+                task.cancel()
+            await asyncio.gather(reader, greeting, return_exceptions=True)
+            ended = f"its process ended ({_ending(process.returncode)})"
+            wire.fail("the backend is stopping" if self._stopping else ended)
 
     async def _greet(self, *, recover: bool) -> None:
         """Gives a restarted engine its models again, opens the gate, and reports ``ok`` once it answers."""
@@ -160,70 +135,16 @@ class EngineClient:
             if recover and self.recover is not None:
                 await self.recover()
             self._ready.set()
-            await self._exchange("ping", {}, None)
+            await self.request_directly("ping", {})
             self.status, self.detail = "ok", None
         except LudusError as error:
             log.warning("engine did not come up: %s", error)
-
-    async def _read(self, process: asyncio.subprocess.Process) -> None:
-        assert process.stdout is not None
-        while line := await process.stdout.readline():
-            try:
-                self._dispatch(json.loads(line))
-            except (ValueError, KeyError, TypeError):
-                log.exception("unreadable line from the engine: %.200r", line)
-
-    def _dispatch(self, message: dict[str, Any]) -> None:
-        pending = self._pending.get(message["id"])
-        if pending is None:
-            return  # an answer to something cancelled
-        if "event" in message:
-            if pending.on_event is not None:
-                pending.on_event(message)
-        elif not pending.answer.done():
-            pending.answer.set_result(message)
-
-    def _fail_pending(self, reason: str) -> None:
-        for pending in self._pending.values():
-            if not pending.answer.done():
-                pending.answer.set_exception(_engine_failed(reason))
 
     def _give_up(self, reason: str) -> None:
         self.status, self.detail = "failed", reason
         log.error("engine failed: %s", reason)
         self._ready.set()
 
-    def _take_id(self) -> int:
-        self._next_id += 1
-        return self._next_id - 1
 
-    def _write(self, message: dict[str, Any]) -> None:
-        assert self._process is not None and self._process.stdin is not None
-        self._process.stdin.write(json.dumps(message, allow_nan=False, separators=(",", ":")).encode() + b"\n")
-
-    async def _drain(self) -> None:
-        assert self._process is not None and self._process.stdin is not None
-        try:
-            await self._process.stdin.drain()
-        except ConnectionError:
-            pass  # it is dying: the supervisor fails this request with the reason
-
-
-def error_of(detail: dict[str, Any]) -> LudusError:
-    """The engine's error as an exception; a kind outside the protocol counts as ``internal``."""
-    try:
-        return LudusError.from_detail(ErrorDetail.model_validate(detail))
-    except ValueError:
-        return LudusError("internal", str(detail.get("message", detail)))
-
-
-def _engine_failed(reason: str) -> LudusError:
-    return LudusError(
-        "engine_failed",
-        f"The engine failed: {reason}",
-        advice="try again: it is restarted with its models; if it keeps failing, read the backend's log",
-    )
-
-
-def _ending(code: int) -> str:
-    return f"signal {-code}" if code < 0 else f"exit code {code}"
+def _ending(code: int | None) -> str:
+    return f"signal {-code}" if code is not None and code < 0 else f"exit code {code}"

@@ -22,8 +22,8 @@ _PR_SET_PDEATHSIG = 1
 _LONGEST_LINE = 1 << 30
 """Bytes: a train request with all its ids travels as one line."""
 
-_PASSED = {"PATH", "HOME", "LANG", "TMPDIR", "VIRTUAL_ENV", "PYTHONPATH", "SSL_CERT_FILE", "SSL_CERT_DIR", "CUDA_VISIBLE_DEVICES"}
-_PASSED_PREFIXES = ("XDG_", "LUDUS_", "HF_", "LC_", "OMP_", "MKL_")
+_PASSED = {"PATH", "HOME", "LANG", "TMPDIR", "VIRTUAL_ENV", "PYTHONPATH", "CUDA_VISIBLE_DEVICES"}
+_PASSED_PREFIXES = ("XDG_", "LUDUS_", "HF_", "LC_", "OMP_", "MKL_", "SSL_CERT_")
 _PROXIES = {"http_proxy", "https_proxy", "no_proxy", "all_proxy"}
 
 _MALLOC = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": "100000000000", "MALLOC_TOP_PAD_": "1000000000"}

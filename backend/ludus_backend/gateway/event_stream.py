@@ -19,7 +19,7 @@ def event(data: Any, event_id: int | None = None) -> bytes:
 
 
 class EventStream(Response):
-    """Sends what ``events`` yields. The first event is awaited before the status line: an error until then is plain HTTP.
+    """Sends what ``events`` yields. :meth:`begin` awaits the first one: an error until then is plain HTTP.
 
     When the client disconnects, the iterator is closed where it stands, so that its ``finally`` blocks run.
     """

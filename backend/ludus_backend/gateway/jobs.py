@@ -122,6 +122,7 @@ class Jobs:
 def finite_result(answer: dict[str, Any]) -> TrainResult:
     """A train result whose metrics are all finite numbers; any other is left out and named in ``nonFinite``."""
     metrics: dict[str, Any] = answer.get("metrics") or {}
-    finite = {name: value for name, value in metrics.items() if isinstance(value, (int, float)) and math.isfinite(value)}
+    numbers = {name: value for name, value in metrics.items() if isinstance(value, (int, float))}
+    finite = {name: value for name, value in numbers.items() if math.isfinite(value)}
     lost = sorted({*answer.get("nonFinite", []), *(metrics.keys() - finite.keys())})
     return TrainResult.model_validate({**answer, "metrics": finite, "nonFinite": lost})

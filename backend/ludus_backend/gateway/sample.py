@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 import secrets
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from ludus_backend.gateway.chat_request import ChatRequest
 from ludus_backend.gateway.models import ServedModel
 
 if TYPE_CHECKING:
-    from renderers.base import ParsedToolCall
+    from renderers.base import ParsedToolCall, ToolSpec
 
 
 @dataclass(frozen=True)
@@ -32,8 +32,8 @@ def read_sample(
 ) -> Sample:
     """Parses text and tool calls from the ids.
 
-    The text ends before the first stop string. ``tool_calls`` needs a whole, well-formed call; where the token limit cut
-    the reply the reason stays ``length``, also with a call in it.
+    The text ends before the first stop string. ``tool_calls`` needs a whole, well-formed call; where the token limit
+    cut the reply the reason stays ``length``, also with a call in it.
     """
     ids: list[int] = answer["ids"]
     message, matched = _message(ids, request, model, prompt_ids)
@@ -55,7 +55,8 @@ def _message(
         parsed = model.text_format.parse_text(text) if request.parse_tools else None
     else:
         # The families of the package only know how to read ids, whole.
-        parsed = model.renderer.parse_response(ids, tools=request.tools, prompt_ids=prompt_ids) if not matched else None  # type: ignore[arg-type]
+        read, tools = model.renderer.parse_response, cast("list[ToolSpec] | None", request.tools)
+        parsed = read(ids, tools=tools, prompt_ids=prompt_ids) if matched is None else None
     if parsed is None:
         return message, matched
     calls = [_tool_call(call) for call in parsed.tool_calls if call.status == "ok"]
@@ -70,7 +71,9 @@ def _message(
 
 
 def _tool_call(call: ParsedToolCall) -> dict[str, Any]:
-    arguments = call.arguments if isinstance(call.arguments, str) else json.dumps(call.arguments or {}, ensure_ascii=False)
+    arguments = call.arguments
+    if not isinstance(arguments, str):
+        arguments = json.dumps(arguments or {}, ensure_ascii=False)
     return {
         "id": f"call_{secrets.token_hex(12)}",
         "type": "function",

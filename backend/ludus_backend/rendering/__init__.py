@@ -1,1 +1,1 @@
-"""Messages to token ids and back, without torch: a tokenizer, our ChatML-Hermes renderer, and the choice between families."""
+"""Messages to token ids and back, without torch: a tokenizer, our ChatML-Hermes renderer, the choice of a family."""

@@ -169,7 +169,8 @@ def _turns(messages: Messages, first: int = 0) -> Iterator[Turn]:
         if results:
             yield Turn("user", tuple(results))
             results = []
-        calls = [hermes.call_text(c["function"]["name"], c["function"]["arguments"]) for c in message.get("tool_calls") or []]
+        made = [call["function"] for call in message.get("tool_calls") or []]
+        calls = [hermes.call_text(function["name"], function["arguments"]) for function in made]
         body = "\n".join([text] * bool(text or not calls) + calls)
         yield Turn(role, (Piece(f"{role}\n", index), Piece(body, index, True)))
     if results:

@@ -19,8 +19,8 @@ from ludus_backend.rendering.tokenizer import FastTokenizer
 OURS = "ludus-chatml"
 _OURS_IMPORT = "ludus_backend.rendering.chatml_hermes.ChatmlHermesRenderer"
 _NOT_OFFERED = {"auto", "default", "custom"}
-"""``auto`` and ``default`` may render through transformers, never bridge, and drop tools without a word; ``custom`` would
-import code that a request names."""
+"""``auto`` and ``default`` may render through transformers, never bridge, and drop tools without a word; ``custom``
+would import code that a request names."""
 
 _KNOWN_SYSTEM_TEXTS = (
     "You are a helpful AI assistant named SmolLM, trained by Hugging Face",

@@ -20,9 +20,9 @@ _LONGEST_CACHED_TEXT = 32_768
 class FastTokenizer:
     """What the ``renderers`` package asks of a tokenizer, plus cached encoding and exact bytes per token.
 
-    ``literal_special_tokens``: text such as ``<|im_end|>`` *inside a message* becomes ordinary characters instead of the
-    control token, so that no observation or tool result can close its own turn. Control tokens that a template needs
-    are taken by id (:meth:`convert_tokens_to_ids`).
+    ``literal_special_tokens``: text such as ``<|im_end|>`` *inside a message* becomes ordinary characters instead of
+    the control token, so that no observation or tool result can close its own turn. Control tokens that a template
+    needs are taken by id (:meth:`convert_tokens_to_ids`).
     """
 
     def __init__(self, folder: Path, name: str, *, literal_special_tokens: bool = False) -> None:
@@ -46,7 +46,8 @@ class FastTokenizer:
         template = folder / "chat_template.jinja"
         stored = template.read_text("utf-8") if template.is_file() else settings.get("chat_template")
         self.chat_template: str = stored if isinstance(stored, str) else ""
-        self._added = {token_id: token.content for token_id, token in self._tokenizer.get_added_tokens_decoder().items()}
+        added = self._tokenizer.get_added_tokens_decoder()
+        self._added = {token_id: token.content for token_id, token in added.items()}
         self.longest_token = max(map(len, self._tokenizer.get_vocab()))
         """Characters; so a text of ``n`` characters has at least ``n / longest_token`` tokens."""
         self._byte_level = "ByteLevel" in str(self._tokenizer.decoder)

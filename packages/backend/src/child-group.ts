@@ -115,12 +115,15 @@ const stop = ({ child, group }: Running, patience: number): Effect.Effect<void> 
     yield* Effect.timeoutOption(group.ended, patience)
     if (living.has(group.pid)) signal(group.pid, "SIGKILL")
     yield* group.ended
+    // Members die a moment after the signal. Where nothing reaps them (some containers) they stay as zombies: not for ever.
+    for (let i = 0; i < 50 && signal(group.pid, 0); i++) yield* Effect.sleep("20 millis")
   })
 
-const signal = (pid: number, name: NodeJS.Signals): void => {
+/** Sends it to the group (0: nothing, only asks); whether anybody of the group is there. */
+const signal = (pid: number, name: NodeJS.Signals | 0): boolean => {
   try {
-    process.kill(-pid, name)
+    return process.kill(-pid, name)
   } catch {
-    // ESRCH: nobody of the group is left, which is what was wanted.
+    return false
   }
 }
