@@ -11,6 +11,8 @@ const folders = ["packages", "environments"].flatMap((parent) =>
   existsSync(parent) ? readdirSync(parent).map((name) => ({ name, root: `${parent}/${name}` })) : []
 )
 
+folders.push({ name: "scripts", root: "scripts" })
+
 const files = (root: string) =>
   existsSync(`${root}/test`) ? readdirSync(`${root}/test`, { recursive: true }).map(String) : []
 

@@ -2,10 +2,10 @@
 
     python benchmarks/bench_sampler.py [--threads 2] [--conversations 32] [--turns 4] [--tokens 32]
 
-Both sides hold the same conversations: a shared system prompt, ``--user-tokens`` new tokens a turn, exactly ``--tokens``
-sampled ones a turn (end-of-turn ids do not stop), the bundled model in fp32 with the same trained adapter of rank 8.
-Ours: the real gateway as a child process, every conversation a client of its own. Theirs: one batch a turn, left-padded,
-KV cache on, adapter attached, the whole history prompted again. Prints a table, then one line of JSON.
+Both sides hold the same conversations: a shared system prompt, ``--user-tokens`` new tokens a turn, exactly
+``--tokens`` sampled ones a turn (end-of-turn ids do not stop), the bundled model in fp32 with the same trained adapter
+of rank 8. Ours: the real gateway as a child process, every conversation a client of its own. Theirs: one batch a turn,
+left-padded, KV cache on, adapter attached, the whole history prompted again. Prints a table, then one line of JSON.
 """
 
 from __future__ import annotations
@@ -216,7 +216,7 @@ def make_plan(chosen: argparse.Namespace, folder: Path) -> Plan:
 def measure_theirs(
     chosen: argparse.Namespace, plan: Plan, adapter: Path, tokenizer_folder: Path, ours: Result
 ) -> tuple[Result, float]:
-    """``generate`` at one batch a turn; and the largest difference of our log-probabilities from a plain forward pass."""
+    """``generate`` at one batch a turn; and how far our log-probabilities are from a plain forward pass, at most."""
     import torch
     from peft import PeftModel
     from transformers import AutoTokenizer

@@ -21,6 +21,8 @@ from ludus_backend.sampling.torch_sampler import TorchSampler
 VOCABULARY = 257
 END = 256
 CONTEXT = 256
+MOST_STEPS = 10_000
+"""Forward passes; no test needs a tenth of them."""
 
 
 def byte_tokenizer() -> PreTrainedTokenizerFast:
@@ -93,7 +95,9 @@ def plain_logits(model: torch.nn.Module, ids: list[int]) -> torch.Tensor:
         return model(input_ids=torch.tensor([ids])).logits[0].float()
 
 
-def plain_logprobs(model: torch.nn.Module, prompt: list[int], reply: list[int], temperature: float = 1.0) -> list[float]:
+def plain_logprobs(
+    model: torch.nn.Module, prompt: list[int], reply: list[int], temperature: float = 1.0
+) -> list[float]:
     """Log-probabilities of ``reply`` after ``prompt``."""
     logits = plain_logits(model, prompt + reply)[len(prompt) - 1 : -1]
     return torch.log_softmax(logits / temperature, -1).gather(1, torch.tensor(reply)[:, None])[:, 0].tolist()
@@ -107,11 +111,13 @@ def run(sampler: TorchSampler, requests: list[SampleRequest]) -> dict[int, Sampl
 
 
 def drain(sampler: TorchSampler) -> dict[int, Sample]:
-    """Steps until nothing is left."""
+    """Steps until nothing is left; fails where that takes forever."""
     samples: dict[int, Sample] = {}
-    while sampler.running or sampler.waiting:
+    for _ in range(MOST_STEPS):
+        if not (sampler.running or sampler.waiting):
+            return samples
         for outcome in sampler.step():
             assert not isinstance(outcome, Failure), outcome
             if outcome.sample is not None:
                 samples[outcome.request] = outcome.sample
-    return samples
+    raise AssertionError(f"{sampler.running} requests are still running after {MOST_STEPS} steps")

@@ -1,4 +1,4 @@
-"""The engine as the gateway sees it: a child process that answers lines, lives through errors and never stays behind."""
+"""The engine as the gateway sees it: a child that answers lines, lives through errors and never stays behind."""
 
 from __future__ import annotations
 

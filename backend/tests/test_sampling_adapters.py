@@ -86,7 +86,7 @@ def first_key(tensors: dict[str, torch.Tensor]) -> str:
             lambda tensors: tensors.update({first_key(tensors).replace("layers.0", "layers.9"): torch.zeros(1, 4)}),
             id="a layer that does not exist",
         ),
-        pytest.param(lambda tensors: tensors.update({"base_model.model.extra": torch.zeros(2)}), id="not a LoRA matrix"),
+        pytest.param(lambda tensors: tensors.update({"base_model.model.x": torch.zeros(2)}), id="not a LoRA matrix"),
         pytest.param(lambda tensors: tensors.update({first_key(tensors): torch.zeros(5, 4)}), id="another shape"),
     ],
 )

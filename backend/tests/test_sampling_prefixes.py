@@ -40,7 +40,7 @@ class Entry:
 
 @pytest.mark.parametrize(
     ("left", "right", "length"),
-    [([], [], 0), ([1], [2], 0), ([1, 2], [1, 2, 3], 2), ([1, 2, 9], [1, 2, 3], 2), (list(range(99)), list(range(57)), 57)],
+    [([], [], 0), ([1], [2], 0), ([1, 2], [1, 2, 3], 2), ([1, 2, 9], [1, 2, 3], 2), ([*range(99)], [*range(57)], 57)],
 )
 def test_common_prefix(left: list[int], right: list[int], length: int) -> None:
     assert common_prefix(left, right) == common_prefix(right, left) == length
@@ -105,6 +105,22 @@ def test_new_slots_are_finite_because_masked_positions_are_read() -> None:
     slot = pool.allocate(10)
     assert slot is not None
     assert bool((slot.slab.keys == 0).all()) and bool((slot.slab.values == 0).all())
+
+
+def test_released_slots_of_another_capacity_give_their_memory_to_new_ones() -> None:
+    pool = KvPool(layers=1, kv_heads=1, head_dim=32, budget_bytes=3 * 128 * 2 * 32 * 4)
+    kept, released = pool.allocate(100), pool.allocate(100)
+    assert kept is not None and released is not None
+    for slot, number in ((kept, 1.0), (released, 2.0)):
+        slot.slab.keys[:, slot.index] = number
+    pool.release(released)
+    assert pool.used_bytes == 2 * 128 * pool.token_bytes
+    assert pool.allocate(256) is not None
+    assert pool.used_bytes == pool.budget_bytes
+    assert bool((kept.slab.keys[:, kept.index] == 1).all())
+    # 128 tokens of 128 bytes are whole pages, so this memory is with the system and reads as zeros.
+    assert not released.slab.keys[:, released.index].any()
+    assert pool.allocate(100) is None
 
 
 def test_copy_takes_the_first_tokens_of_every_layer() -> None:

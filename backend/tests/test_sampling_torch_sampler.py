@@ -112,6 +112,17 @@ def test_a_group_computes_its_prompt_once_and_groups_share_a_system_prompt(
         assert_exact(adapter, prompts[id // 8], sample)
 
 
+def test_equal_prompts_beyond_a_known_prefix_do_not_wait_for_each_other(
+    sampler: TorchSampler, adapter: Path
+) -> None:
+    prompt = ids_of(3, 100)
+    run(sampler, [request(0, prompt[:50])])
+    samples = run(sampler, [request(id, list(prompt), 2) for id in range(1, 4)])
+    assert sorted(len(prompt) - sample.cached_tokens for sample in samples.values()) == [1, 1, 50]
+    for sample in samples.values():
+        assert_exact(adapter, prompt, sample)
+
+
 def test_members_who_made_the_same_moves_share_their_next_turn_too(sampler: TorchSampler, adapter: Path) -> None:
     history = [*ids_of(3, 40)]
     run(sampler, [request(id, list(history), 1, conversation=f"c{id}") for id in range(4)])

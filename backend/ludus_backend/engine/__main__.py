@@ -1,4 +1,7 @@
-"""``python -m ludus_backend.engine --state DIR [--threads N] [--kv-bytes N]``: speaks ``engine_messages`` on stdin and stdout."""
+"""Starts the engine, which speaks ``engine_messages`` on stdin and stdout.
+
+    python -m ludus_backend.engine --state DIR [--threads N] [--kv-bytes N]
+"""
 
 from __future__ import annotations
 

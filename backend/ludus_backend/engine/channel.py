@@ -76,18 +76,24 @@ class Channel:
                 view = view[self._output.write(view) :]
 
     def _read(self, at_once: Callable[[Any], bool]) -> None:
-        for line in self._source:
-            try:
-                request = REQUEST.validate_json(line)
-            except ValidationError as error:
-                self._refuse(line, error)
-                continue
-            try:
-                if not at_once(request):
-                    self.requests.put(request)
-            except Exception as error:
-                self.error(request.id, error)
-        os._exit(0)
+        try:
+            for line in self._source:
+                self._take(line, at_once)
+        finally:
+            # The gateway is gone, or its pipe is: an engine without it must not live on.
+            os._exit(0)
+
+    def _take(self, line: bytes, at_once: Callable[[Any], bool]) -> None:
+        try:
+            request = REQUEST.validate_json(line)
+        except ValidationError as error:
+            self._refuse(line, error)
+            return
+        try:
+            if not at_once(request):
+                self.requests.put(request)
+        except Exception as error:
+            self.error(request.id, error)
 
     def _refuse(self, line: bytes, error: ValidationError) -> None:
         """Answers a request that is not valid; a line without an id has nobody to answer to and is logged."""

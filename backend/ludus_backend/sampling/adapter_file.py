@@ -42,20 +42,27 @@ class LowRankDelta:
 def adapter_not_applied(message: str, folder: Path, *, value: object = None, expected: str | None = None) -> LudusError:
     """The error of an adapter that would not change the model as it says."""
     return LudusError(
-        "adapter_not_applied", f"{message} ({folder.name})", field="adapter", value=value, expected=expected, advice=_ADVICE
+        "adapter_not_applied",
+        f"{message} ({folder.name})",
+        field="adapter",
+        value=value,
+        expected=expected,
+        advice=_ADVICE,
     )
 
 
 def read_adapter(folder: Path) -> dict[str, LowRankDelta]:
-    """Deltas by module name (``model.layers.0.self_attn.q_proj``). The scale is ``alpha / rank``, rsLoRA ``alpha / sqrt(rank)``.
+    """Deltas by module name (``model.layers.0.self_attn.q_proj``).
 
-    Every tensor of the file is used, or ``LudusError(adapter_not_applied)`` names what is wrong.
+    The scale is ``alpha / rank``, with rsLoRA ``alpha / sqrt(rank)``. Every tensor of the file is used, or
+    ``LudusError(adapter_not_applied)`` names what is wrong.
     """
     try:
         config = json.loads((folder / "adapter_config.json").read_text(encoding="utf-8"))
         tensors = load_file(folder / "adapter_model.safetensors")
     except (OSError, ValueError, SafetensorError) as error:
-        raise adapter_not_applied("the adapter cannot be read", folder, value=error, expected="a PEFT folder") from error
+        message = "the adapter cannot be read"
+        raise adapter_not_applied(message, folder, value=error, expected="a PEFT folder") from error
     for option, only in _UNSUPPORTED.items():
         if config.get(option) and config[option] != only:
             raise adapter_not_applied(f"adapter option {option} is not supported", folder, value=config[option])
@@ -71,9 +78,9 @@ def read_adapter(folder: Path) -> dict[str, LowRankDelta]:
 def _delta(module: str, pair: dict[str, torch.Tensor], config: dict[str, object], folder: Path) -> LowRankDelta:
     if len(pair) != 2 or pair["lora_A"].shape[0] != pair["lora_B"].shape[1]:
         shapes = {half: tuple(tensor.shape) for half, tensor in pair.items()}
-        raise adapter_not_applied(
-            f"lora_A and lora_B of {module} do not belong together", folder, value=shapes, expected="[rank, in], [out, rank]"
-        )
+        message = f"lora_A and lora_B of {module} do not belong together"
+        raise adapter_not_applied(message, folder, value=shapes, expected="[rank, in], [out, rank]")
     rank = pair["lora_A"].shape[0]
     alpha = float(str(config["lora_alpha"]))
-    return LowRankDelta(pair["lora_A"], pair["lora_B"], alpha / (math.sqrt(rank) if config.get("use_rslora") else rank))
+    divisor = math.sqrt(rank) if config.get("use_rslora") else rank
+    return LowRankDelta(pair["lora_A"], pair["lora_B"], alpha / divisor)

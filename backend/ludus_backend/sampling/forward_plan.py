@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 import numpy as np
 import torch
 
-from ludus_backend.sampling.kv_pool import Slab, Slot
+from ludus_backend.sampling.kv_pool import Slot
+from ludus_backend.sampling.kv_slab import Slab
 
 ROWS_PER_GROUP = 8
 """Most sequences in one attention call with several queries each: more would not stay in the processor's cache."""
@@ -51,7 +52,7 @@ class Group:
     masks: dict[int | None, torch.Tensor] = field(default_factory=dict)
 
     def mask(self, window: int | None, folds: int) -> torch.Tensor:
-        """Additive ``[high - low, 1, folds * queries, length]``; ``window``: only the last so many positions are seen."""
+        """Additive ``[high - low, 1, folds * queries, length]``; with ``window`` so many last positions are seen."""
         known = self.masks.get(window)
         if known is None:
             keys = torch.arange(self.length)
@@ -141,7 +142,7 @@ def _runs(places: list[tuple[int, int, int]]) -> list[tuple[int, int]]:
 def _group(
     pieces: list[Piece], firsts: np.ndarray, heads: int, kv_heads: int, scatter: np.ndarray, offset: int
 ) -> Group:
-    """Builds the group and writes into ``scatter`` ``[tokens, heads]`` where its outputs will lie from ``offset`` on."""
+    """Builds the group; writes into ``scatter`` ``[tokens, heads]`` where its outputs lie, from ``offset`` on."""
     low, high = pieces[0].slot.index, pieces[-1].slot.index + 1
     queries, folds = max(piece.count for piece in pieces), heads // kv_heads
     tokens = np.full((high - low, queries), firsts[0], dtype=np.int64)

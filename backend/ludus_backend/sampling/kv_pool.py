@@ -1,19 +1,17 @@
 """Memory for keys and values: preallocated slots, so that a new token writes in place and nothing is ever concatenated.
 
-A slot holds one sequence. Slots of one capacity lie side by side in a slab, so that attention over neighbouring slots is
-one batched call on a view. A sequence that outgrows its slot moves to one of the next capacity.
+A slot holds one sequence. A sequence that outgrows its slot moves to one of the next capacity.
 """
 
 from __future__ import annotations
 
-import heapq
-from dataclasses import dataclass, field
+from collections.abc import Iterator
+from dataclasses import dataclass
 
-import numpy as np
-import torch
+from ludus_backend.sampling.kv_slab import Slab
 
 SLOTS_PER_SLAB = 16
-"""Most slots a slab is given. Memory of a slot is committed only when the slot is first used."""
+"""Most slots a slab is given."""
 
 _SMALLEST = 128
 
@@ -33,23 +31,6 @@ def largest_capacity(tokens: int) -> int:
 def _step(tokens: int) -> int:
     """Small steps waste little memory; growing sequences move less often where they are long."""
     return 64 if tokens <= 1024 else 256 if tokens <= 4096 else 1024
-
-
-@dataclass(eq=False)
-class Slab:
-    """``keys`` and ``values``: ``[layers, slots, kv_heads, capacity, head_dim]``."""
-
-    capacity: int
-    keys: torch.Tensor
-    values: torch.Tensor
-    free: list[int] = field(default_factory=list)
-    """Heap of used and released slots; what they hold is stale but finite."""
-    used: int = 0
-    """Slots ``0 .. used - 1`` have been given out once; the others are zeros that take no memory yet."""
-
-    @property
-    def slots(self) -> int:
-        return self.keys.shape[1]
 
 
 @dataclass(eq=False)
@@ -73,31 +54,31 @@ class KvPool:
 
     @property
     def used_bytes(self) -> int:
-        """Committed memory: every slot that was ever used in a slab that still exists."""
-        return sum(slab.used * slab.capacity for slabs in self._slabs.values() for slab in slabs) * self.token_bytes
+        """Committed memory: slots in use, and released ones that were not given back to the system yet."""
+        return sum(len(slab.committed) * slab.capacity for slab in self._all_slabs()) * self.token_bytes
 
     def allocate(self, tokens: int) -> Slot | None:
         """A slot for at least ``tokens`` tokens, or None where that would pass the budget."""
         capacity = slot_capacity(tokens)
         slabs = self._slabs.setdefault(capacity, [])
-        for slab in slabs:
-            if slab.free:
-                return Slot(slab, heapq.heappop(slab.free))
-        if not self._fits(capacity):
-            return None
-        slab = next((slab for slab in slabs if slab.used < slab.slots), None) or self._new_slab(capacity)
-        slab.used += 1
-        return Slot(slab, slab.used - 1)
+        roomy = next((slab for slab in slabs if slab.free & slab.committed), None)
+        if roomy is None:
+            if not self._make_room(capacity * self.token_bytes):
+                return None
+            roomy = next((slab for slab in slabs if slab.free), None) or self._new_slab(capacity)
+        index = roomy.take()
+        assert index is not None
+        return Slot(roomy, index)
 
     def outside_budget(self, tokens: int) -> Slot:
         """A slot that is never released and not counted: for a probe that must work when memory is full."""
-        return Slot(self._empty_slab(slot_capacity(tokens), 1), 0)
+        return Slot(self._slab(slot_capacity(tokens), 1), 0)
 
     def release(self, slot: Slot) -> None:
         """Gives the slot back; a slab without a slot in use gives its memory back."""
         slab = slot.slab
-        heapq.heappush(slab.free, slot.index)
-        if len(slab.free) == slab.used:
+        slab.free.add(slot.index)
+        if len(slab.free) == slab.slots:
             self._slabs[slab.capacity].remove(slab)
 
     def copy(self, source: Slot, target: Slot, tokens: int) -> None:
@@ -106,21 +87,26 @@ class KvPool:
             origin, goal = getattr(source.slab, part), getattr(target.slab, part)
             goal[:, target.index, :, :tokens].copy_(origin[:, source.index, :, :tokens])
 
-    def _fits(self, capacity: int) -> bool:
-        return self.used_bytes + capacity * self.token_bytes <= self.budget_bytes
+    def _make_room(self, needed: int) -> bool:
+        """Whether ``needed`` bytes more fit; released slots of any capacity give their memory back until they do."""
+        left = self.budget_bytes - self.used_bytes
+        for slab in self._all_slabs():
+            for slot in sorted(slab.free & slab.committed, reverse=True):
+                if left >= needed:
+                    return True
+                slab.give_back(slot)
+                left += slab.capacity * self.token_bytes
+        return left >= needed
+
+    def _all_slabs(self) -> Iterator[Slab]:
+        return (slab for slabs in self._slabs.values() for slab in slabs)
 
     def _new_slab(self, capacity: int) -> Slab:
         within_budget = max(1, self.budget_bytes // (capacity * self.token_bytes))
-        slab = self._empty_slab(capacity, min(SLOTS_PER_SLAB, within_budget))
+        slab = self._slab(capacity, min(SLOTS_PER_SLAB, within_budget))
         self._slabs[capacity].append(slab)
         return slab
 
-    def _empty_slab(self, capacity: int, slots: int) -> Slab:
-        """Zeros: attention reads masked positions as well, and 0 times not-a-number is not 0.
-
-        NumPy asks the system for zeroed pages, which cost nothing until they are written; torch would write them all.
-        """
+    def _slab(self, capacity: int, slots: int) -> Slab:
         layers, kv_heads, head_dim = self._shape
-        shape = (layers, slots, kv_heads, capacity, head_dim)
-        keys, values = (torch.from_numpy(np.zeros(shape, dtype=np.float32)) for _ in range(2))
-        return Slab(capacity, keys, values)
+        return Slab(layers, slots, kv_heads, capacity, head_dim)

@@ -81,7 +81,8 @@ class KvStore:
         """Another sequence that begins like this one, and how many ids they share (the last id excluded).
 
         Its keys and values of those ids are there already, or it is an earlier request that will compute them: then
-        ``computed`` of the donor is smaller than that number. None where nobody shares a block.
+        ``computed`` of the donor is smaller than that number. A later request counts for what it has computed only:
+        two that waited for each other would wait for ever. None where nobody shares a block.
         """
         levels = self._index.find(resident.policy, resident.ids)
         for depth in range(len(levels), 0, -1):
@@ -90,7 +91,8 @@ class KvStore:
             earlier = [other for other in others if other.order < resident.order]
             if ready or earlier:
                 best = max(ready or earlier, key=lambda other: other.computed)
-                return best, common_prefix(best.ids, resident.ids[:-1])
+                shared = common_prefix(best.ids, resident.ids[:-1])
+                return best, shared if best.order < resident.order else min(shared, best.computed)
         return None
 
     def copy(self, donor: Resident, resident: Resident, tokens: int) -> None:

@@ -39,8 +39,10 @@ class ModelRunner:
 
     @torch.inference_mode()
     def forward(self, pieces: Sequence[Piece], ready: Sequence[int]) -> torch.Tensor:
-        """Computes keys and values of the pieces. Returns fp32 logits ``[len(ready), vocabulary]``: those after the last
-        token of ``pieces[index]`` for each ``index`` of ``ready``.
+        """Computes keys and values of the pieces.
+
+        Returns fp32 logits ``[len(ready), vocabulary]``: those after the last token of ``pieces[index]`` for each
+        ``index`` of ``ready``.
         """
         plan = plan_forward(pieces, self._heads, self._kv_heads)
         output = self._merged.model(
@@ -57,7 +59,7 @@ class ModelRunner:
         return self._merged.load(adapter)
 
     def distance_from_base(self) -> float:
-        """Largest absolute difference of a fixed prompt's next-token logits between the merged weights and the base's."""
+        """Largest absolute difference of a fixed prompt's next-token logits, merged weights against the base's."""
         return float((self._probe_logits() - self._base_logits).abs().max())
 
     def _probe_logits(self) -> torch.Tensor:

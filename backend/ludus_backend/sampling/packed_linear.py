@@ -1,7 +1,7 @@
 """A linear layer whose weights lie in oneDNN's own order: on a CPU, small batches run up to twice as fast.
 
-With a plain ``[out, in]`` weight the matrix product rearranges the weights on every call. A sampler uses the same weights
-thousands of times, so they are rearranged once. Where torch has no oneDNN for fp32 the weight stays as it is.
+With a plain ``[out, in]`` weight the matrix product rearranges the weights on every call. A sampler uses the same
+weights thousands of times, so they are rearranged once. Where torch has no oneDNN the weight stays as it is.
 """
 
 from __future__ import annotations

@@ -62,7 +62,7 @@ class Sampler(Protocol):
     """Generates from ids with a named policy. Everything happens in the caller's thread, inside ``step``."""
 
     def publish(self, policy: str, adapter: Path) -> None:
-        """Makes ``policy`` (``name@step``) available. Raises ``LudusError(adapter_not_applied)`` where it has no effect."""
+        """Makes ``policy`` (``name@step``) available, or raises ``LudusError(adapter_not_applied)``."""
 
     def retire(self, policy: str) -> None:
         """Forgets the policy, its keys and values. Unknown names are fine."""
@@ -71,7 +71,7 @@ class Sampler(Protocol):
         """Whether requests for ``policy`` are accepted."""
 
     def submit(self, request: SampleRequest) -> None:
-        """Queues a request. Raises ``LudusError``: ``unknown_model``, ``context_length_exceeded``, ``too_large``, ..."""
+        """Queues it. Errors: ``unknown_model``, ``context_length_exceeded``, ``too_large``, ``invalid_request``."""
 
     def cancel(self, request: int) -> bool:
         """Drops a request; False where it is not (or no longer) here. No outcome follows."""

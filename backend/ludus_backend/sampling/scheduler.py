@@ -63,9 +63,10 @@ class Scheduler:
         budget = self._chunk_tokens
         prefilling = False
         for sequence in list(self.running):
-            if sequence.resident is None or self._waits(sequence):
-                continue
             resident = sequence.resident
+            # None: it was preempted a moment ago, for a sequence before it.
+            if resident is None or self._waits(sequence, resident):
+                continue
             count = len(sequence.ids) - resident.computed
             if count > 1:
                 if prefilling and count > budget:
@@ -73,14 +74,13 @@ class Scheduler:
                     continue
                 count, prefilling = min(count, self._chunk_tokens), True
                 budget -= count
-            if not self._reserve(sequence, resident.computed + count):
+            if not self._reserve(sequence, resident, resident.computed + count):
                 continue
             if sequence.cached_tokens is None:
                 sequence.cached_tokens = resident.computed
             start = resident.computed
             planned.append((sequence, Piece(resident.slot, start, sequence.ids[start : start + count])))
-        # A later sequence may have been preempted for an earlier one's sake, but never the other way round.
-        return [(sequence, piece) for sequence, piece in planned if sequence.resident is not None]
+        return planned
 
     def finish(self, sequence: Sequence) -> None:
         """Takes a sequence out; its keys and values stay for the conversation."""
@@ -115,10 +115,8 @@ class Scheduler:
             self.waiting.remove(sequence)
             self.running.append(sequence)
 
-    def _waits(self, sequence: Sequence) -> bool:
+    def _waits(self, sequence: Sequence, resident: Resident) -> bool:
         """Copies what another sequence has computed of the same prefix; True while it is worth waiting for more."""
-        resident = sequence.resident
-        assert resident is not None
         if len(sequence.ids) - resident.computed <= BLOCK:
             return False
         found = self._store.donor(resident)
@@ -134,10 +132,8 @@ class Scheduler:
             self._store.copy(donor, resident, ready)
         return False
 
-    def _reserve(self, sequence: Sequence, tokens: int) -> bool:
+    def _reserve(self, sequence: Sequence, resident: Resident, tokens: int) -> bool:
         """Room for ``tokens`` tokens; where memory is full the latest sequences give theirs up, at last this one."""
-        resident = sequence.resident
-        assert resident is not None
         while not self._store.reserve(resident, tokens):
             latest = self.running[-1]
             self._preempt(latest)

@@ -82,7 +82,7 @@ def _cut(logprobs: torch.Tensor, row: Choosing) -> torch.Tensor:
 
 
 def _inverse_transform(probabilities: torch.Tensor, uniforms: list[float]) -> torch.Tensor:
-    """Ids ``[rows]``. ``probabilities`` ``[rows, vocabulary]`` fp32 are summed in fp64, first by blocks, then in one."""
+    """Ids ``[rows]``. ``probabilities`` ``[rows, vocabulary]`` are summed in fp64, first by blocks, then inside one."""
     rows, vocabulary = probabilities.shape
     padded = torch.nn.functional.pad(probabilities, (0, -vocabulary % _BLOCK)).view(rows, -1, _BLOCK)
     blocks = padded.sum(-1, dtype=torch.float64).cumsum(-1)

@@ -40,11 +40,10 @@ class TorchSampler:
         previous = self._adapters.get(policy)
         if previous == adapter:
             return
+        self._merged = None
         changes = self._runner.load(adapter)
-        self._merged = policy
         distance = self._runner.distance_from_base()
         if changes != (distance > 0):
-            self._merged = None
             raise adapter_not_applied(
                 "the adapter does not change the model as it says",
                 adapter,
@@ -54,6 +53,7 @@ class TorchSampler:
         if previous is not None:
             self._store.drop_policy(policy)
         self._adapters[policy] = adapter
+        self._merged = policy
 
     def retire(self, policy: str) -> None:
         self._adapters.pop(policy, None)

@@ -12,7 +12,11 @@ const Board = Schema.String.check(Schema.isPattern(/^[XO.]{9}$/u))
 
 /** The board in three lines; free squares show their number. */
 export const draw = (board: string): string =>
-  [0, 3, 6].map((row) => [0, 1, 2].map((column) => (board[row + column] === "." ? row + column + 1 : board[row + column])).join("")).join("\n")
+  [0, 3, 6]
+    .map((row) =>
+      [0, 1, 2].map((column) => (board[row + column] === "." ? row + column + 1 : board[row + column])).join("")
+    )
+    .join("\n")
 
 /** Win 1, draw 0.5, loss 0. */
 export const result = (board: string, mark: Mark): number => {
@@ -30,7 +34,10 @@ export class TicTacToe extends Environment.Class("tic-tac-toe", {
   description: "Tic-tac-toe against a random opponent; the side is drawn by seed, X moves first.",
   scenario: Schema.Struct({ side: Schema.Literals(["X", "O"]) }),
   state: Schema.Struct({ board: Board }),
-  action: Action.tag("move", Schema.NumberFromString.check(Schema.isInt(), Schema.isBetween({ minimum: 1, maximum: 9 }))),
+  action: Action.tag(
+    "move",
+    Schema.NumberFromString.check(Schema.isInt(), Schema.isBetween({ minimum: 1, maximum: 9 }))
+  ),
   rewards: { outcome: Reward.between(0, 1), invalid: Reward.between(-0.5, 0) },
   limits: { turns: 5, tokensPerTurn: 64 },
   system:

@@ -25,7 +25,8 @@ export const free = (board: string): ReadonlyArray<number> => {
   return out
 }
 
-export const won = (board: string, mark: Mark): boolean => LINES.some((line) => line.every((square) => board[square] === mark))
+export const won = (board: string, mark: Mark): boolean =>
+  LINES.some((line) => line.every((square) => board[square] === mark))
 
 /** The board after `mark` takes a free square. */
 export const place = (board: string, square: number, mark: Mark): string =>

@@ -20,7 +20,9 @@ export const chart = (values: ReadonlyArray<number>, height = 10): string => {
   const lines: Array<string> = []
   for (let row = height - 1; row >= 0; row--) {
     const scale = low + (span * row) / (height - 1)
-    lines.push(`${scale.toFixed(2).padStart(7)} ┤${values.map((value) => (rowOf(value) === row ? " ●" : rowOf(value) > row ? " │" : "  ")).join("")}`)
+    lines.push(
+      `${scale.toFixed(2).padStart(7)} ┤${values.map((value) => (rowOf(value) === row ? " ●" : rowOf(value) > row ? " │" : "  ")).join("")}`
+    )
   }
   lines.push(`${"".padStart(8)}└${"──".repeat(values.length)}`)
   return lines.join("\n")

@@ -14,13 +14,18 @@ if (major < 22 || (major === 22 && minor < 19)) {
   process.exit(1)
 }
 
-const { version } = JSON.parse(readFileSync(new URL("../package.json", import.meta.url), "utf8")) as { readonly version: string }
+const { version } = JSON.parse(readFileSync(new URL("../package.json", import.meta.url), "utf8")) as {
+  readonly version: string
+}
 
 /** What a person can act on: the message of a typed error, without a stack; the stack only of a defect. */
 const describe = (cause: Cause.Cause<unknown>): string => {
   const error = Cause.squash(cause)
   if (!(error instanceof Error)) return String(error)
-  const advice = "advice" in error && typeof error.advice === "string" && !error.message.includes(error.advice) ? `\n${error.advice}` : ""
+  const advice =
+    "advice" in error && typeof error.advice === "string" && !error.message.includes(error.advice)
+      ? `\n${error.advice}`
+      : ""
   return "_tag" in error ? `${error.message}${advice}` : (error.stack ?? error.message)
 }
 

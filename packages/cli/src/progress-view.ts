@@ -23,10 +23,23 @@ const bar = (done: number, total: number, width = 20) => {
 }
 
 /** Figures that every environment has; what is left are the environment's own. */
-const COMMON = new Set(["reward", "reward_std", "episodes", "unscored", "truncated", "turns", "sampled_tokens", "unparsed_replies", "illegal_actions"])
+const COMMON = new Set([
+  "reward",
+  "reward_std",
+  "episodes",
+  "unscored",
+  "truncated",
+  "turns",
+  "sampled_tokens",
+  "unparsed_replies",
+  "illegal_actions"
+])
 
 /** The environment's own figures of a split, at most five. */
-export const ownFigures = (split: string, metrics: Readonly<Record<string, number>>): ReadonlyArray<readonly [string, number]> =>
+export const ownFigures = (
+  split: string,
+  metrics: Readonly<Record<string, number>>
+): ReadonlyArray<readonly [string, number]> =>
   Object.entries(metrics)
     .filter(([name]) => name.startsWith(`${split}/`))
     .map(([name, value]) => [name.slice(split.length + 1), value] as const)
@@ -57,14 +70,18 @@ export const progressView = (output: Output = standardError): Progress.ProgressS
         switch (event._tag) {
           case "RunStarted":
             iterations = event.iterations
-            line(`${event.resumed ? "Resuming" : "Training"} ${event.policy} on ${event.environment}; the run lies in ${event.directory}`)
+            line(
+              `${event.resumed ? "Resuming" : "Training"} ${event.policy} on ${event.environment}; the run lies in ${event.directory}`
+            )
             return
           case "IterationStarted":
             return live(`${of(event.iteration)}  rollouts ${bar(0, event.episodes)} 0/${event.episodes}`)
           case "EpisodeFinished":
             return live(`${of(event.iteration)}  rollouts ${bar(event.done, event.total)} ${event.done}/${event.total}`)
           case "TrainProgress":
-            return live(`${of(event.iteration)}  ${event.phase} ${bar(event.done, event.total)} ${event.done}/${event.total}`)
+            return live(
+              `${of(event.iteration)}  ${event.phase} ${bar(event.done, event.total)} ${event.done}/${event.total}`
+            )
           case "IterationFinished": {
             const { metrics } = event
             const reward = metrics["train/reward"]

@@ -9,7 +9,12 @@ const rewardsOf = (report: EnvironmentReport): ReadonlyArray<number> =>
   report.metrics.flatMap((row) => (typeof row["train/reward"] === "number" ? [row["train/reward"]] : []))
 
 const evaluationTable = (report: EnvironmentReport): string => {
-  const own = ownFigures("val", Object.fromEntries(Object.entries(report.evaluations[0]?.figures ?? {}).map(([name, value]) => [`val/${name}`, value])))
+  const own = ownFigures(
+    "val",
+    Object.fromEntries(
+      Object.entries(report.evaluations[0]?.figures ?? {}).map(([name, value]) => [`val/${name}`, value])
+    )
+  )
   const names = own.map(([name]) => name)
   return table(
     ["player", "temperature", "reward", "std. error", ...names],

@@ -31,7 +31,11 @@ export class UnknownEnvironment extends Schema.TaggedError<UnknownEnvironment>()
 export const bundledEnvironments = bundled.map(({ id, spec }) => ({ id, description: spec.description ?? "" }))
 
 const isEnvironment = (value: unknown): value is Environment.Any =>
-  typeof value === "function" && "spec" in value && "behaviour" in value && "id" in value && typeof value.id === "string"
+  typeof value === "function" &&
+  "spec" in value &&
+  "behaviour" in value &&
+  "id" in value &&
+  typeof value.id === "string"
 
 export const resolveEnvironment = Effect.fn("Cli.resolveEnvironment")(function* (name: string) {
   const known = bundled.find(({ id }) => id === name)
@@ -59,8 +63,14 @@ export const resolveEnvironment = Effect.fn("Cli.resolveEnvironment")(function* 
   if (chosen === undefined || !isEnvironment(chosen[1])) {
     return yield* new UnknownEnvironment({
       value: name,
-      expected: found.length === 0 ? "a module that exports an environment class" : `one of its exports: ${found.map(([key]) => key).join(", ")}`,
-      advice: found.length === 0 ? "Export a class that extends Environment.Class(...)(...)." : `Write ${path}#${found[0]?.[0] ?? "Name"}.`
+      expected:
+        found.length === 0
+          ? "a module that exports an environment class"
+          : `one of its exports: ${found.map(([key]) => key).join(", ")}`,
+      advice:
+        found.length === 0
+          ? "Export a class that extends Environment.Class(...)(...)."
+          : `Write ${path}#${found[0]?.[0] ?? "Name"}.`
     })
   }
   const layer = exports["layer"]

@@ -78,7 +78,8 @@ export const startBackend = (options?: StartBackendOptions): Promise<PromiseBack
   open(layerEmbedded({ ...options, stateRoot: options?.stateRoot ?? ".ludus/backend" }))
 
 /** Connects to a backend that runs elsewhere. */
-export const connectBackend = (options: { readonly url: string; readonly token: string }): Promise<PromiseBackend> => open(layerUrl(options))
+export const connectBackend = (options: { readonly url: string; readonly token: string }): Promise<PromiseBackend> =>
+  open(layerUrl(options))
 
 const open = async (layer: Layer.Layer<Backend, unknown>): Promise<PromiseBackend> => {
   const runtime = ManagedRuntime.make(layer)
@@ -86,13 +87,17 @@ const open = async (layer: Layer.Layer<Backend, unknown>): Promise<PromiseBacken
   return {
     url: backend.url,
     token: backend.token,
-    register: async (options) => toPromiseModel(runtime, await runtime.runPromise(TrainableModel.make(options).register)),
+    register: async (options) =>
+      toPromiseModel(runtime, await runtime.runPromise(TrainableModel.make(options).register)),
     stop: () => runtime.dispose(),
     [Symbol.asyncDispose]: () => runtime.dispose()
   }
 }
 
-const toPromiseModel = (runtime: ManagedRuntime.ManagedRuntime<Backend, unknown>, model: RegisteredModel): PromiseModel => ({
+const toPromiseModel = (
+  runtime: ManagedRuntime.ManagedRuntime<Backend, unknown>,
+  model: RegisteredModel
+): PromiseModel => ({
   name: model.name,
   info: model.info,
   step: () => runtime.runPromise(model.step),

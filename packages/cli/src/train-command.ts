@@ -17,7 +17,10 @@ const settings = {
     Argument.withDescription(`${bundledEnvironments.map(({ id }) => id).join(", ")}, or a module: ./my-environment.ts`),
     Argument.withDefault("tic-tac-toe-digits")
   ),
-  name: described(Flag.optional(Flag.String("name")), "name of the run; one that exists is resumed (default: a new one)"),
+  name: described(
+    Flag.optional(Flag.String("name")),
+    "name of the run; one that exists is resumed (default: a new one)"
+  ),
   directory: described(Flag.optional(Flag.String("directory")), "folder of runs (default: .ludus/runs)"),
   iterations: described(Flag.withDefault(Flag.Int("iterations"), 24), "iterations in all"),
   seed: described(Flag.withDefault(Flag.Int("seed"), 0), "seed of everything random"),
@@ -28,7 +31,10 @@ const settings = {
     Flag.withDefault(Flag.String("base"), "bundled"),
     "base model: bundled, random (tiny, for tests), a folder, or a hub id"
   ),
-  evaluateEvery: described(Flag.withDefault(Flag.Int("evaluate-every"), 10), "iterations between held-out evaluations; 0: none"),
+  evaluateEvery: described(
+    Flag.withDefault(Flag.Int("evaluate-every"), 10),
+    "iterations between held-out evaluations; 0: none"
+  ),
   finalScenarios: described(
     Flag.withDefault(Flag.Int("final-scenarios"), 200),
     "held-out scenarios of the comparison at the end; 0: none"
@@ -37,9 +43,15 @@ const settings = {
     Flag.withDefault(Flag.Boolean("shuffle-rewards"), false),
     "control experiment: shuffle rewards inside each group"
   ),
-  backend: described(Flag.optional(Flag.String("backend")), "URL of a running backend; its token is read from LUDUS_TOKEN"),
+  backend: described(
+    Flag.optional(Flag.String("backend")),
+    "URL of a running backend; its token is read from LUDUS_TOKEN"
+  ),
   threads: described(Flag.optional(Flag.Int("threads")), "threads of the embedded engine"),
-  json: described(Flag.withDefault(Flag.Boolean("json"), false), "last line of standard output: JSON with the run's folder")
+  json: described(
+    Flag.withDefault(Flag.Boolean("json"), false),
+    "last line of standard output: JSON with the run's folder"
+  )
 }
 
 /** `tic-tac-toe-digits-20261130-204107`: unique enough for a person who starts runs by hand. */
@@ -55,7 +67,9 @@ const baseOf = (text: string): NonNullable<TrainingOptions["base"]> =>
       ? { source: "path", id: text }
       : { source: "hub", id: text }
 
-const given = <A, K extends string>(key: K, value: Option.Option<A>) => (Option.isSome(value) ? { [key]: value.value } as { readonly [P in K]: A } : {})
+/** The option under its name, or nothing where it was not given. */
+const given = (name: keyof TrainingOptions | "threads", value: Option.Option<unknown>) =>
+  Option.isSome(value) ? { [name]: value.value } : {}
 
 export const trainCommand = Command.make("train", settings, (flags) =>
   Effect.gen(function* () {

@@ -31,7 +31,10 @@ type Arguments<E> = [Environment.Requirements<E>] extends [never]
  * Trains the model of a run on an environment; a run that exists goes on where it stopped. Rejects with the typed errors
  * of the Effect of the same name in `@ludus/env`.
  */
-export const trainEnvironment = <E extends Environment.Any>(environment: E, ...[options]: Arguments<E>): Promise<EnvironmentReport> => {
+export const trainEnvironment = <E extends Environment.Any>(
+  environment: E,
+  ...[options]: Arguments<E>
+): Promise<EnvironmentReport> => {
   const { backend, layer, progress, signal, ...training } = (options ?? {}) as TrainingOptions &
     Surroundings & { readonly layer?: Layer.Layer<Environment.Requirements<E>, unknown> }
   const view = progressView()

@@ -10,7 +10,10 @@ describe("sparkline", () => {
 
 describe("chart", () => {
   it("puts each value on its row, with the scale on the left", () => {
-    assert.strictEqual(chart([0, 1, 0.5], 3), ["   1.00 ┤   ●  ", "   0.50 ┤   │ ●", "   0.00 ┤ ● │ │", "        └──────"].join("\n"))
+    assert.strictEqual(
+      chart([0, 1, 0.5], 3),
+      ["   1.00 ┤   ●  ", "   0.50 ┤   │ ●", "   0.00 ┤ ● │ │", "        └──────"].join("\n")
+    )
   })
   it("is empty without values", () => {
     assert.strictEqual(chart([]), "")
@@ -19,6 +22,15 @@ describe("chart", () => {
 
 describe("table", () => {
   it("aligns names to the left and figures to the right", () => {
-    assert.strictEqual(table(["player", "reward"], [["random", "0.5"], ["x", "-0.25"]]), ["player  reward", "random     0.5", "x        -0.25"].join("\n"))
+    assert.strictEqual(
+      table(
+        ["player", "reward"],
+        [
+          ["random", "0.5"],
+          ["x", "-0.25"]
+        ]
+      ),
+      ["player  reward", "random     0.5", "x        -0.25"].join("\n")
+    )
   })
 })

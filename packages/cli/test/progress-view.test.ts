@@ -3,7 +3,16 @@ import { Effect } from "effect"
 import { progressView } from "../src/progress-view.ts"
 
 const events = [
-  { _tag: "RunStarted", run: "r", directory: "runs/r", environment: "game", policy: "r@0", iteration: 0, iterations: 2, resumed: false },
+  {
+    _tag: "RunStarted",
+    run: "r",
+    directory: "runs/r",
+    environment: "game",
+    policy: "r@0",
+    iteration: 0,
+    iterations: 2,
+    resumed: false
+  },
   { _tag: "IterationStarted", iteration: 0, scenarios: 1, episodes: 2 },
   { _tag: "EpisodeFinished", iteration: 0, episode: "0/a/0", reward: 1, stopReason: "completed", done: 1, total: 2 },
   {
@@ -11,7 +20,15 @@ const events = [
     iteration: 0,
     step: 1,
     trained: true,
-    metrics: { "train/reward": 0.5, "train/turns": 3, "train/win": 0.25, "groups/trained": 1, "groups/total": 1, "seconds/rollout": 1.25, "seconds/train": 2 }
+    metrics: {
+      "train/reward": 0.5,
+      "train/turns": 3,
+      "train/win": 0.25,
+      "groups/trained": 1,
+      "groups/total": 1,
+      "seconds/rollout": 1.25,
+      "seconds/train": 2
+    }
   },
   { _tag: "Notice", level: "warning", message: "careful" },
   { _tag: "RunEnded", reason: "interrupted", iterations: 1, step: 1 }

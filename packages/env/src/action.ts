@@ -40,7 +40,7 @@ const withoutThinking = (reply: string) => reply.replace(/<think>[\s\S]*?(<\/thi
 const decodeWith = <A>(schema: Schema.Codec<A, string>, text: string, where: string): Result.Result<A, InvalidReply> =>
   Result.mapError(Schema.decodeUnknownResult(schema)(text), (error) => ({
     kind: "unparsed" as const,
-    message: `${where} is ${JSON.stringify(text)}: ${String(error.message)}`
+    message: `${where} is ${JSON.stringify(text)}: ${error.message}`
   }))
 
 /**
@@ -48,7 +48,8 @@ const decodeWith = <A>(schema: Schema.Codec<A, string>, text: string, where: str
  * an error unless all say the same.
  */
 export const tag = <A>(name: string, schema: Schema.Codec<A, string>): Action<A> => {
-  if (!/^[A-Za-z][A-Za-z0-9_-]*$/u.test(name)) throw new TypeError(`Action.tag: ${JSON.stringify(name)} is no element name`)
+  if (!/^[A-Za-z][A-Za-z0-9_-]*$/u.test(name))
+    throw new TypeError(`Action.tag: ${JSON.stringify(name)} is no element name`)
   const element = new RegExp(`<${name}>([\\s\\S]*?)</${name}>`, "gu")
   return {
     form: "tag",
@@ -90,10 +91,13 @@ export const json = <A, I>(schema: Schema.Codec<A, I>): Action<A> => ({
   decode: (reply) => {
     const visible = withoutThinking(reply).trim()
     const fenced = [...visible.matchAll(/```(?:json)?\s*\n([\s\S]*?)```/gu)].at(-1)?.[1]
-    return Result.mapError(Schema.decodeUnknownResult(Schema.fromJsonString(schema))((fenced ?? visible).trim()), (error) => ({
-      kind: "unparsed" as const,
-      message: `The reply is not the expected JSON: ${String(error.message)}`
-    }))
+    return Result.mapError(
+      Schema.decodeUnknownResult(Schema.fromJsonString(schema))((fenced ?? visible).trim()),
+      (error) => ({
+        kind: "unparsed" as const,
+        message: `The reply is not the expected JSON: ${error.message}`
+      })
+    )
   }
 })
 

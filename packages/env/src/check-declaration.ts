@@ -35,11 +35,23 @@ export const checkDeclaration = <E extends Any>(
   Effect.gen(function* () {
     yield* checkLimits(environment)
     if (Object.keys(environment.spec.rewards).length === 0) {
-      return yield* invalid(environment, "rewards", "{}", "at least one reward term", "Declare one, for example { solved: Reward.between(0, 1) }.")
+      return yield* invalid(
+        environment,
+        "rewards",
+        "{}",
+        "at least one reward term",
+        "Declare one, for example { solved: Reward.between(0, 1) }."
+      )
     }
     const available = environment.behaviour.scenarios.size("train")
     if (available < 1) {
-      return yield* invalid(environment, "scenarios", "an empty training split", "at least one scenario", "Add scenarios, or fewer held-out ones.")
+      return yield* invalid(
+        environment,
+        "scenarios",
+        "an empty training split",
+        "at least one scenario",
+        "Add scenarios, or fewer held-out ones."
+      )
     }
     for (let index = 0; index < Math.min(options.count ?? 4, available); index++) {
       const scenario = yield* takeScenario(environment, "train", index, options.seed)
@@ -61,7 +73,14 @@ export const takeScenario = (
 ): Effect.Effect<ScenarioInstance<unknown>, InvalidEnvironment> =>
   Effect.try({
     try: () => environment.behaviour.scenarios.at(split, index, seed) as ScenarioInstance<unknown>,
-    catch: (thrown) => invalid(environment, `scenarios (${split}, ${index})`, String(thrown), "a scenario", "Mend the function given to Scenario.generate.")
+    catch: (thrown) =>
+      invalid(
+        environment,
+        `scenarios (${split}, ${index})`,
+        String(thrown),
+        "a scenario",
+        "Mend the function given to Scenario.generate."
+      )
   })
 
 const checkLimits = Effect.fnUntraced(function* (environment: Any) {
@@ -69,29 +88,55 @@ const checkLimits = Effect.fnUntraced(function* (environment: Any) {
     const whole = name === "turns" || name.startsWith("tokens") || name === "invalidReplies"
     const minimum = name === "invalidReplies" ? 0 : whole ? 1 : Number.MIN_VALUE
     if (typeof value !== "number" || !(value >= minimum) || (whole && !Number.isInteger(value))) {
-      return yield* invalid(environment, `limits.${name}`, shown(value), whole ? `a whole number of at least ${minimum}` : "a number above 0", "Correct the limit.")
+      return yield* invalid(
+        environment,
+        `limits.${name}`,
+        shown(value),
+        whole ? `a whole number of at least ${minimum}` : "a number above 0",
+        "Correct the limit."
+      )
     }
   }
 })
 
 const startState = (environment: Any, scenario: ScenarioInstance<unknown>) => {
-  const play = callUser<unknown, Scope.Scope>(`"start" of environment "${environment.id}"`, resolveLimits(environment.spec.limits).environmentSeconds, () =>
-    environment.behaviour.start(scenario.input, { random: Seed.stream(scenario.seed, "environment") })
+  const play = callUser<unknown, Scope.Scope>(
+    `"start" of environment "${environment.id}"`,
+    resolveLimits(environment.spec.limits).environmentSeconds,
+    () => environment.behaviour.start(scenario.input, { random: Seed.stream(scenario.seed, "environment") })
   )
   const provided = environment.perEpisode === undefined ? play : Effect.provide(play, environment.perEpisode as never)
   return Effect.scoped(provided as Effect.Effect<unknown, { readonly message: string }, Scope.Scope>).pipe(
-    Effect.mapError((failure) => invalid(environment, `start of ${scenario.id}`, failure.message, "a state", "Mend \"start\"; nothing was trained."))
+    Effect.mapError((failure) =>
+      invalid(environment, `start of ${scenario.id}`, failure.message, "a state", 'Mend "start"; nothing was trained.')
+    )
   )
 }
 
 /** Encodes and decodes a value and compares: what is lost here would be lost in the journal. */
-const roundTrip = Effect.fnUntraced(function* (environment: Any, field: string, schema: Schema.Codec<unknown, unknown>, value: unknown) {
-  const advice = "Every field must be part of the Schema and survive JSON; no functions, dates or class instances outside it."
+const roundTrip = Effect.fnUntraced(function* (
+  environment: Any,
+  field: string,
+  schema: Schema.Codec<unknown, unknown>,
+  value: unknown
+) {
+  const advice =
+    "Every field must be part of the Schema and survive JSON; no functions, dates or class instances outside it."
   const back = yield* Effect.gen(function* () {
     const encoded = yield* Schema.encodeUnknownEffect(schema)(value)
     return yield* Schema.decodeUnknownEffect(schema)(JSON.parse(JSON.stringify(encoded)))
-  }).pipe(Effect.mapError((error) => invalid(environment, field, shown(value), `what its Schema describes (${error.message})`, advice)))
+  }).pipe(
+    Effect.mapError((error) =>
+      invalid(environment, field, shown(value), `what its Schema describes (${error.message})`, advice)
+    )
+  )
   if (!Equal.equals(back, value)) {
-    return yield* invalid(environment, field, shown(value), `the same value after encoding and decoding, not ${shown(back)}`, advice)
+    return yield* invalid(
+      environment,
+      field,
+      shown(value),
+      `the same value after encoding and decoding, not ${shown(back)}`,
+      advice
+    )
   }
 })

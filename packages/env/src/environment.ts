@@ -113,7 +113,15 @@ type GroupRequirements<Rewards> = {
 }[keyof Rewards]
 
 /** The class that `Environment.Class` makes. `Req` are the services that a Layer must still provide. */
-export interface Environment<Id extends string, Sc, St, A, Seats extends string, Rewards extends Record<string, Reward.AnyTerm>, Req> {
+export interface Environment<
+  Id extends string,
+  Sc,
+  St,
+  A,
+  Seats extends string,
+  Rewards extends Record<string, Reward.AnyTerm>,
+  Req
+> {
   new (): { readonly id: Id }
   readonly id: Id
   readonly spec: Spec<Sc, St, A, Seats, Rewards>

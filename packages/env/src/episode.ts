@@ -36,7 +36,11 @@ export const seatsOf = (environment: Any): ReadonlyArray<string> => environment.
 
 /** An ending that is not the environment's doing. */
 interface Stop extends SeatEnd {
-  readonly failure?: { readonly kind: "environment" | "infrastructure"; readonly message: string; readonly stack?: string }
+  readonly failure?: {
+    readonly kind: "environment" | "infrastructure"
+    readonly message: string
+    readonly stack?: string
+  }
 }
 
 /** One trajectory per seat. */
@@ -63,7 +67,9 @@ export const runEpisode = <E extends Any>(
   })
   const scoped = Effect.scoped(withServices(environment, play))
   return scoped.pipe(
-    Effect.catch((failure) => Effect.map(Clock.currentTimeMillis, (now) => withoutServices(environment, options, failure, now)))
+    Effect.catch((failure) =>
+      Effect.map(Clock.currentTimeMillis, (now) => withoutServices(environment, options, failure, now))
+    )
   ) as Effect.Effect<ReadonlyArray<Trajectory>, never, Requirements<E>>
 }
 
@@ -178,10 +184,20 @@ const playOut = Effect.fnUntraced(function* (
   }
 })
 
-const stop = (state: unknown, stopReason: StopReason, invalid?: "unparsed" | "illegal"): Playing => ({ state, stopReason, invalid })
+const stop = (state: unknown, stopReason: StopReason, invalid?: "unparsed" | "illegal"): Playing => ({
+  state,
+  stopReason,
+  invalid
+})
 
 /** One call of the policy: its answer, an ending, or nothing if the time ran out. */
-const ask = (options: EpisodeOptions, log: SeatLog, conversation: Policy.Conversation, maxTokens: number, seconds: number) => {
+const ask = (
+  options: EpisodeOptions,
+  log: SeatLog,
+  conversation: Policy.Conversation,
+  maxTokens: number,
+  seconds: number
+) => {
   const settings: Policy.AskOptions = {
     turn: log.turns,
     maxTokens,
@@ -291,7 +307,8 @@ const conclude = Effect.fnUntraced(function* (
   if (Result.isFailure(scored)) {
     const failure = scored.failure
     const message = failure.message
-    const reason = failure._tag === "InvalidReward" ? "invalid_reward" : failure.timedOut ? "reward_timeout" : "reward_error"
+    const reason =
+      failure._tag === "InvalidReward" ? "invalid_reward" : failure.timedOut ? "reward_timeout" : "reward_error"
     const stack = failure._tag === "UserCodeFailure" ? failure.stack : undefined
     return {
       ...common,
@@ -319,10 +336,9 @@ const scoreEpisode = Effect.fnUntraced(function* (
     options.id,
     ending.turns,
     `"score" of environment "${environment.id}"`,
-    callUser(where, limits.rewardSeconds, () => behaviour.score(state, options.scenario.input, ending)) as Effect.Effect<
-      unknown,
-      UserCodeFailure
-    >
+    callUser(where, limits.rewardSeconds, () =>
+      behaviour.score(state, options.scenario.input, ending)
+    ) as Effect.Effect<unknown, UserCodeFailure>
   )
   const episodeTerms = yield* Effect.fromResult(checkValues(trajectory, spec.rewards, "episode", values))
   const terms = { ...episodeTerms, ...log.turnTerms }

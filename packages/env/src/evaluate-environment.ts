@@ -77,7 +77,12 @@ export const evaluateEnvironment = <E extends Any>(
           waits: Waits.make(),
           onEpisode: () => Effect.void
         }),
-        (groups) => toEvaluation(policy.name, temperature, groups.filter((group) => group.seat === seat))
+        (groups) =>
+          toEvaluation(
+            policy.name,
+            temperature,
+            groups.filter((group) => group.seat === seat)
+          )
       )
     )
   }).pipe(Effect.scoped)

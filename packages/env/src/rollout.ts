@@ -66,7 +66,9 @@ export const rollOut = <E extends Any, OE = never>(
               id: `${options.batch}/${scenario.id}/${seat}`,
               scenario: scenario.id,
               seat,
-              trajectories: members.flatMap((trajectories) => trajectories.filter((trajectory) => trajectory.seat === seat))
+              trajectories: members.flatMap((trajectories) =>
+                trajectories.filter((trajectory) => trajectory.seat === seat)
+              )
             })
           )
         }),
@@ -75,10 +77,18 @@ export const rollOut = <E extends Any, OE = never>(
     return groups.flat()
   })
 
-const playOnce = <OE>(environment: Any, options: RolloutOptions<OE>, permits: Semaphore.Semaphore, episode: EpisodeOptions) => {
+const playOnce = <OE>(
+  environment: Any,
+  options: RolloutOptions<OE>,
+  permits: Semaphore.Semaphore,
+  episode: EpisodeOptions
+) => {
   const finished = options.finished?.get(episode.id)
   if (finished !== undefined) return Effect.succeed(finished)
-  return runEpisode(environment, episode).pipe(permits.withPermits(1), Effect.tap((trajectories) => options.onEpisode(episode.id, trajectories)))
+  return runEpisode(environment, episode).pipe(
+    permits.withPermits(1),
+    Effect.tap((trajectories) => options.onEpisode(episode.id, trajectories))
+  )
 }
 
 /** Adds the values of the group terms to the members that have a reward. A failing judge leaves the group unscored. */
@@ -88,10 +98,9 @@ const scoreGroup = Effect.fnUntraced(function* (environment: Any, group: Group) 
   for (const [name, term] of Object.entries(terms)) {
     if (term.kind !== "group") continue
     const judged = scored.trajectories.filter((trajectory) => trajectory.reward._tag === "Scored")
-    const outcome = yield* Effect.result(term.score({ ...scored, trajectories: judged }) as Effect.Effect<
-      ReadonlyArray<number> | Reward.Unscored,
-      unknown
-    >)
+    const outcome = yield* Effect.result(
+      term.score({ ...scored, trajectories: judged }) as Effect.Effect<ReadonlyArray<number> | Reward.Unscored, unknown>
+    )
     const values = Result.isFailure(outcome)
       ? Reward.Unscored.make({ reason: "judge_failed", detail: `${name}: ${String(outcome.failure)}` })
       : outcome.success

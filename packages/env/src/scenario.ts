@@ -55,7 +55,11 @@ export const list = <const Sc>(train: ReadonlyArray<Sc>, heldOut?: ReadonlyArray
       const items = splits[split]
       if (items.length === 0) throw new RangeError(`Scenario.list: the split "${split}" is empty`)
       const root = split === "train" ? seed : HELD_OUT_SEED
-      return { id: `${split}-${index}`, seed: Seed.derive(root, split, index), input: items[index % items.length] as Sc }
+      return {
+        id: `${split}-${index}`,
+        seed: Seed.derive(root, split, index),
+        input: items[index % items.length] as Sc
+      }
     }
   }
 }

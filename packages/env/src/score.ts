@@ -61,8 +61,10 @@ export const checkValues = (
 }
 
 /** Sum of weight x term. */
-export const total = (terms: Readonly<Record<string, Reward.AnyTerm>>, values: Readonly<Record<string, number>>): number =>
-  Object.entries(values).reduce((sum, [name, value]) => sum + (terms[name]?.weight ?? 0) * value, 0)
+export const total = (
+  terms: Readonly<Record<string, Reward.AnyTerm>>,
+  values: Readonly<Record<string, number>>
+): number => Object.entries(values).reduce((sum, [name, value]) => sum + (terms[name]?.weight ?? 0) * value, 0)
 
 /** The totals that full marks and no marks would give, for naming the cause of a group without variance. */
 export const totalBounds = (

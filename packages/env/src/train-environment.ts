@@ -25,7 +25,13 @@ import { seatsOf } from "./episode.ts"
 import { type Evaluation, evaluateEnvironment } from "./evaluate-environment.ts"
 import { rollOut } from "./rollout.ts"
 import { totalBounds } from "./score.ts"
-import { InvalidOption, type ResolvedOptions, resolveOptions, scenarioIndices, type TrainingOptions } from "./training-options.ts"
+import {
+  InvalidOption,
+  type ResolvedOptions,
+  resolveOptions,
+  scenarioIndices,
+  type TrainingOptions
+} from "./training-options.ts"
 import * as Waits from "./waits.ts"
 import * as Watchdog from "./watchdog.ts"
 
@@ -46,7 +52,11 @@ export interface EnvironmentReport extends TrainReport {
 export const trainEnvironment = <E extends Any>(
   environment: E,
   given: TrainingOptions = {}
-): Effect.Effect<EnvironmentReport, TrainingError | InvalidOption | InvalidEnvironment, BackendProvider | Requirements<E>> =>
+): Effect.Effect<
+  EnvironmentReport,
+  TrainingError | InvalidOption | InvalidEnvironment,
+  BackendProvider | Requirements<E>
+> =>
   Effect.gen(function* () {
     const options = resolveOptions({ id: environment.id, seats: seatsOf(environment) }, given)
     if (options instanceof InvalidOption) return yield* options
@@ -184,6 +194,9 @@ const shuffleRewards =
       )
       return {
         ...group,
-        trajectories: group.trajectories.map((trajectory, index) => ({ ...trajectory, reward: rewards[index] ?? trajectory.reward }))
+        trajectories: group.trajectories.map((trajectory, index) => ({
+          ...trajectory,
+          reward: rewards[index] ?? trajectory.reward
+        }))
       }
     })

@@ -24,7 +24,13 @@ export const TrainingOptions = Schema.Struct({
   /** Default: the bundled SmolLM2-135M-Instruct. */
   base: Schema.optionalKey(BaseModel),
   /** Default: rank 8, alpha 16, all linear layers, dropout 0. */
-  lora: Schema.optionalKey(Schema.Struct({ ...Protocol.LoraSpec.fields, rank: Schema.optionalKey(Protocol.LoraSpec.fields.rank), alpha: Schema.optionalKey(Protocol.LoraSpec.fields.alpha) })),
+  lora: Schema.optionalKey(
+    Schema.Struct({
+      ...Protocol.LoraSpec.fields,
+      rank: Schema.optionalKey(Protocol.LoraSpec.fields.rank),
+      alpha: Schema.optionalKey(Protocol.LoraSpec.fields.alpha)
+    })
+  ),
   /** Default 0. */
   seed: Schema.optionalKey(Schema.Int),
   /** Iterations in all, earlier sessions of the run included. Default 50. */
@@ -189,7 +195,9 @@ export const scenarioIndices = (options: ResolvedOptions, size: number, iteratio
     if (options.order === "in-order" || !Number.isFinite(size)) return position
     // each round through the list has its own order; the index keeps counting, so that ids and seeds stay unique
     const round = Math.floor(position / size)
-    const order = Seed.stream(options.seed, "order", round).shuffle(Array.from({ length: size }, (_item, index) => index))
+    const order = Seed.stream(options.seed, "order", round).shuffle(
+      Array.from({ length: size }, (_item, index) => index)
+    )
     return round * size + (order[position % size] ?? 0)
   })
 }

@@ -26,7 +26,11 @@ const failure = (where: string, thrown: unknown): UserCodeFailure => {
 /**
  * Runs `f` and waits for its Effect, if it returns one, for at most `seconds`. A plain value costs no fiber hop.
  */
-export const callUser = <A, R>(where: string, seconds: number, f: () => OrEffect<A, R>): Effect.Effect<A, UserCodeFailure, R> =>
+export const callUser = <A, R>(
+  where: string,
+  seconds: number,
+  f: () => OrEffect<A, R>
+): Effect.Effect<A, UserCodeFailure, R> =>
   Effect.suspend(() => {
     let value: OrEffect<A, R>
     try {
@@ -35,7 +39,7 @@ export const callUser = <A, R>(where: string, seconds: number, f: () => OrEffect
       return Effect.fail(failure(where, thrown))
     }
     if (!Effect.isEffect(value)) return Effect.succeed(value)
-    return (value as Effect.Effect<A, unknown, R>).pipe(
+    return value.pipe(
       Effect.catchCause((cause) =>
         Cause.hasInterruptsOnly(cause) ? Effect.interrupt : Effect.fail(failure(where, Cause.squash(cause)))
       ),

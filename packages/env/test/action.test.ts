@@ -2,7 +2,8 @@ import { Action } from "@ludus/env"
 import { assert, describe, it } from "@effect/vitest"
 import { Result, Schema } from "effect"
 
-const value = <A>(action: Action.Action<A>, reply: string) => Result.getOrElse(action.decode(reply), (problem) => problem)
+const value = <A>(action: Action.Action<A>, reply: string) =>
+  Result.getOrElse(action.decode(reply), (problem) => problem)
 const problem = <A>(action: Action.Action<A>, reply: string) => {
   const decoded = action.decode(reply)
   return Result.isFailure(decoded) ? decoded.failure.message : "decoded"

@@ -39,7 +39,10 @@ describe("checkDeclaration", () => {
 
   it.effect("names a state that loses something on the way to the journal and back", () =>
     Effect.gen(function* () {
-      class Hidden extends Environment.Class("hidden", spec)({
+      class Hidden extends Environment.Class(
+        "hidden",
+        spec
+      )({
         ...behaviour,
         start: ({ n }) => ({ n, secret: "not in the Schema" })
       }) {}
@@ -51,7 +54,10 @@ describe("checkDeclaration", () => {
 
   it.effect("names a start that throws, before anything expensive starts", () =>
     Effect.gen(function* () {
-      class Broken extends Environment.Class("broken", spec)({
+      class Broken extends Environment.Class(
+        "broken",
+        spec
+      )({
         ...behaviour,
         start: () => {
           throw new RangeError("no board")
@@ -72,7 +78,9 @@ describe("checkDeclaration", () => {
   ] as const) {
     it.effect(`refuses limits.${name} = ${value}`, () =>
       Effect.gen(function* () {
-        class Limited extends Environment.Class("limited", { ...spec, limits: { turns: 1, [name]: value } })(behaviour) {}
+        class Limited extends Environment.Class("limited", { ...spec, limits: { turns: 1, [name]: value } })(
+          behaviour
+        ) {}
         assert.strictEqual((yield* problemOf(Limited)).field, `limits.${name}`)
       })
     )
@@ -80,7 +88,10 @@ describe("checkDeclaration", () => {
 
   it.effect("refuses an empty training split", () =>
     Effect.gen(function* () {
-      class Empty extends Environment.Class("empty", spec)({ ...behaviour, scenarios: Scenario.list([], [{ n: 1 }]) }) {}
+      class Empty extends Environment.Class(
+        "empty",
+        spec
+      )({ ...behaviour, scenarios: Scenario.list([], [{ n: 1 }]) }) {}
       assert.strictEqual((yield* problemOf(Empty)).field, "scenarios")
     })
   )
@@ -89,7 +100,8 @@ describe("checkDeclaration", () => {
 describe("Scenario", () => {
   it("generate: the splits share no seed, and the held-out one is the same for every run", () => {
     const scenarios = Scenario.generate((random) => random.integer(0, 1e9))
-    const seeds = (split: Scenario.Split, seed: number) => Array.from({ length: 500 }, (_, index) => scenarios.at(split, index, seed).seed)
+    const seeds = (split: Scenario.Split, seed: number) =>
+      Array.from({ length: 500 }, (_, index) => scenarios.at(split, index, seed).seed)
     const all = [...seeds("train", 1), ...seeds("held-out", 1)]
     assert.strictEqual(new Set(all).size, 1000)
     assert.deepStrictEqual(seeds("held-out", 1), seeds("held-out", 2))
@@ -99,7 +111,10 @@ describe("Scenario", () => {
   it("list: the last fifth is held out, and no entry is in both splits", () => {
     const scenarios = Scenario.list(["a", "b", "c", "d", "e", "f", "g", "h", "i", "j"])
     assert.strictEqual(scenarios.size("train"), 8)
-    assert.deepStrictEqual([0, 1].map((index) => scenarios.at("held-out", index, 0).input), ["i", "j"])
+    assert.deepStrictEqual(
+      [0, 1].map((index) => scenarios.at("held-out", index, 0).input),
+      ["i", "j"]
+    )
     // the second round has the same inputs under other ids and seeds
     assert.strictEqual(scenarios.at("train", 8, 0).input, "a")
     assert.notStrictEqual(scenarios.at("train", 8, 0).seed, scenarios.at("train", 0, 0).seed)

@@ -23,8 +23,9 @@ class CountUp extends Environment.Class("count-up", {
 }) {}
 
 const only = <A>(items: ReadonlyArray<A>): A => {
-  assert.lengthOf(items, 1)
-  return items[0] as A
+  const [item, ...rest] = items
+  if (item === undefined || rest.length > 0) throw new Error(`expected one item, got ${items.length}`)
+  return item
 }
 
 describe("an episode", () => {
@@ -33,10 +34,10 @@ describe("an episode", () => {
       const trajectory = only(yield* playGroup(CountUp, replies("4", "6")))
       assert.strictEqual(trajectory.stopReason, "completed")
       assert.deepStrictEqual(trajectory.reward, Reward.Scored.make({ total: 1, terms: { reached: 1 } }))
-      assert.deepStrictEqual(trajectory.exchanges.map((exchange) => exchange.messages), [
-        [{ role: "user", content: "total 0" }],
-        [{ role: "user", content: "total 4" }]
-      ])
+      assert.deepStrictEqual(
+        trajectory.exchanges.map((exchange) => exchange.messages),
+        [[{ role: "user", content: "total 0" }], [{ role: "user", content: "total 4" }]]
+      )
       assert.strictEqual(trajectory.metrics["turns"], 2)
     })
   )
@@ -139,8 +140,14 @@ describe("an episode", () => {
             : replies("5").open(episode)
       }
       const members = yield* playGroup(CountUp, failing, { groupSize: 3 })
-      assert.deepStrictEqual(members.map((member) => member.stopReason), ["completed", "infrastructure", "completed"])
-      assert.deepStrictEqual(members[1]?.reward, Reward.Unscored.make({ reason: "infrastructure", detail: "failing: HTTP 503" }))
+      assert.deepStrictEqual(
+        members.map((member) => member.stopReason),
+        ["completed", "infrastructure", "completed"]
+      )
+      assert.deepStrictEqual(
+        members[1]?.reward,
+        Reward.Unscored.make({ reason: "infrastructure", detail: "failing: HTTP 503" })
+      )
     })
   )
 
@@ -239,7 +246,10 @@ describe("LOOP-13: concurrent episodes", () => {
     Effect.gen(function* () {
       const byMember = Policy.scripted("by-member", (_messages, { seed }) => String(seed % 1_000_003))
       const members = yield* playGroup(NotesGame, byMember, { groupSize: 8 })
-      assert.deepStrictEqual(members.map(({ reward }) => reward._tag === "Scored" && reward.total), Array.from({ length: 8 }, () => 1))
+      assert.deepStrictEqual(
+        members.map(({ reward }) => reward._tag === "Scored" && reward.total),
+        Array.from({ length: 8 }, () => 1)
+      )
       assert.strictEqual(opened, 8)
       assert.strictEqual(closed, 8)
     })

@@ -39,7 +39,10 @@ describe("REW-01: a reward that is not a number in its bounds", () => {
   ] as const) {
     it.effect(`${shown} is unscored, named, and never coerced`, () =>
       Effect.gen(function* () {
-        const [trajectory] = yield* playGroup(oneTurn(() => ({ good: value })), replies("x"))
+        const [trajectory] = yield* playGroup(
+          oneTurn(() => ({ good: value })),
+          replies("x")
+        )
         assert.deepStrictEqual(
           trajectory?.reward,
           Reward.Unscored.make({
@@ -53,9 +56,15 @@ describe("REW-01: a reward that is not a number in its bounds", () => {
 
   it.effect("a missing term and an undeclared one are named", () =>
     Effect.gen(function* () {
-      const [missing] = yield* playGroup(oneTurn(() => ({})), replies("x"))
+      const [missing] = yield* playGroup(
+        oneTurn(() => ({})),
+        replies("x")
+      )
       assert.include(missing?.failure?.message, '"good" of 0/train-0/0/player is undefined')
-      const [unknown] = yield* playGroup(oneTurn(() => ({ good: 1, better: 1 })), replies("x"))
+      const [unknown] = yield* playGroup(
+        oneTurn(() => ({ good: 1, better: 1 })),
+        replies("x")
+      )
       assert.include(unknown?.failure?.message, 'term "better"')
       assert.include(unknown?.failure?.message, "one of the declared terms: good")
     })
@@ -93,7 +102,10 @@ describe("REW-02: one member's reward throws", () => {
       assert.include(failed[0]?.failure?.stack, "reward.test.ts")
       assert.strictEqual(failed.length / group.trajectories.length, 0.25)
       const scored = toScoredGroup(group)
-      assert.deepStrictEqual(scored.trajectories.map(({ reward }) => reward.total), [0, 0.25, 0.75])
+      assert.deepStrictEqual(
+        scored.trajectories.map(({ reward }) => reward.total),
+        [0, 0.25, 0.75]
+      )
       assert.isUndefined(scored.dropped)
     })
   )
@@ -147,7 +159,10 @@ describe("turn and group terms", () => {
           Reward.Scored.make({ total: 4.875, terms: { arrived: 1, progress: 5.75, rank: 0.5 } })
         ]
       )
-      assert.deepStrictEqual(members[0]?.exchanges.map(({ turnReward }) => turnReward), [2, 1, 1.5])
+      assert.deepStrictEqual(
+        members[0]?.exchanges.map(({ turnReward }) => turnReward),
+        [2, 1, 1.5]
+      )
     })
   )
 
@@ -165,8 +180,14 @@ describe("turn and group terms", () => {
         score: () => ({})
       }) {}
       const members = yield* playGroup(Judged, replies("x"), { groupSize: 2 })
-      assert.deepStrictEqual(members[0]?.reward, Reward.Unscored.make({ reason: "judge_failed", detail: "judged: Error: the judge is away" }))
-      assert.strictEqual(toScoredGroup({ id: "g", scenario: "s", seat: "player", trajectories: members }).dropped, "too_few_scored")
+      assert.deepStrictEqual(
+        members[0]?.reward,
+        Reward.Unscored.make({ reason: "judge_failed", detail: "judged: Error: the judge is away" })
+      )
+      assert.strictEqual(
+        toScoredGroup({ id: "g", scenario: "s", seat: "player", trajectories: members }).dropped,
+        "too_few_scored"
+      )
     })
   )
 })

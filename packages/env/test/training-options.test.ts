@@ -20,7 +20,13 @@ describe("options of trainEnvironment", () => {
     assert.strictEqual(options.name, "game")
     assert.strictEqual(options.groupSize, 8)
     assert.strictEqual(options.scenariosPerIteration, 6)
-    assert.deepStrictEqual(options.train, { learningRate: 6e-4, weightDecay: 0, gradClip: 0.5, entropyBonus: 0.03, denominator: "batch" })
+    assert.deepStrictEqual(options.train, {
+      learningRate: 6e-4,
+      weightDecay: 0,
+      gradClip: 0.5,
+      entropyBonus: 0.03,
+      denominator: "batch"
+    })
     const large = accepted({ base: { source: "hub", id: "Qwen/Qwen2.5-3B-Instruct" } })
     assert.strictEqual(large.scenariosPerIteration, 8)
     assert.deepStrictEqual(large.train, {})
@@ -55,7 +61,10 @@ describe("the scenario cursor", () => {
     const options = accepted({ scenariosPerIteration: 50, order: "shuffled", seed: 3 })
     const [first = [], second = []] = [0, 1].map((iteration) => scenarioIndices(options, 50, iteration))
     const inRound = (indices: ReadonlyArray<number>) => indices.map((index) => index % 50)
-    assert.deepStrictEqual(inRound(first).toSorted((a, b) => a - b), Array.from({ length: 50 }, (_, index) => index))
+    assert.deepStrictEqual(
+      inRound(first).toSorted((a, b) => a - b),
+      Array.from({ length: 50 }, (_, index) => index)
+    )
     assert.notDeepEqual(inRound(first), inRound(second))
     assert.deepStrictEqual(scenarioIndices(options, 50, 1), second)
   })

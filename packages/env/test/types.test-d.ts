@@ -30,21 +30,37 @@ describe("what is inferred", () => {
   it("from schemas alone: names of rewards, no requirements", () => {
     expectTypeOf<Environment.RewardNames<typeof GuessNumber>>().toEqualTypeOf<"solved" | "speed">()
     expectTypeOf<Environment.Requirements<typeof GuessNumber>>().toEqualTypeOf<never>()
-    expectTypeOf<Effect.Services<ReturnType<typeof trainEnvironment<typeof GuessNumber>>>>().toEqualTypeOf<BackendProvider>()
+    expectTypeOf<
+      Effect.Services<ReturnType<typeof trainEnvironment<typeof GuessNumber>>>
+    >().toEqualTypeOf<BackendProvider>()
   })
 
   it("a service that an environment uses is asked for until a Layer provides it", () => {
-    class WithMail extends declare({ ...sound, start: () => Effect.map(Effect.flatMap(Mailbox, (mail) => mail.count), (tries) => ({ tries, hint: "low" as const })) }) {}
+    class WithMail extends declare({
+      ...sound,
+      start: () =>
+        Effect.map(
+          Effect.flatMap(Mailbox, (mail) => mail.count),
+          (tries) => ({ tries, hint: "low" as const })
+        )
+    }) {}
     expectTypeOf<Environment.Requirements<typeof WithMail>>().toEqualTypeOf<Mailbox>()
     const training = trainEnvironment(WithMail)
     expectTypeOf<Effect.Services<typeof training>>().toEqualTypeOf<BackendProvider | Mailbox>()
     // @ts-expect-error missing services: Mailbox and BackendProvider
-    Effect.runPromise(training)
+    void Effect.runPromise(training)
   })
 
   it("a per-episode Layer provides it, and its own needs are asked for", () => {
     class Provided extends declare(
-      { ...sound, start: () => Effect.map(Effect.flatMap(Mailbox, (mail) => mail.count), (tries) => ({ tries, hint: "low" as const })) },
+      {
+        ...sound,
+        start: () =>
+          Effect.map(
+            Effect.flatMap(Mailbox, (mail) => mail.count),
+            (tries) => ({ tries, hint: "low" as const })
+          )
+      },
       { perEpisode: Layer.succeed(Mailbox, { count: Effect.succeed(3) }) }
     ) {}
     expectTypeOf<Environment.Requirements<typeof Provided>>().toEqualTypeOf<never>()
