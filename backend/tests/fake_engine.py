@@ -22,7 +22,20 @@ from tokenizers import Tokenizer
 FOLDER = Path(os.environ["LUDUS_FAKE_TOKENIZER"])
 CONTEXT = 512
 END = 2
-KEPT = ("id", "op", "target", "conversation", "policy", "seed", "stopIds", "maxTokens", "topP", "topK", "minP", "temperature")
+KEPT = (
+    "id",
+    "op",
+    "target",
+    "conversation",
+    "policy",
+    "seed",
+    "stopIds",
+    "maxTokens",
+    "topP",
+    "topK",
+    "minP",
+    "temperature",
+)
 
 tokenizer = Tokenizer.from_file(str(FOLDER / "tokenizer.json"))
 out = threading.Lock()
@@ -68,7 +81,12 @@ def generate(request: dict) -> None:
             break
     stopped = len(ids) < request["maxTokens"] or ids[-1] in request["stopIds"]
     finish = "stop" if stopped else "length"
-    send({"id": request["id"], "result": {"ids": ids, "logprobs": [-0.5] * len(ids), "finish": finish, "cachedTokens": 0}})
+    send(
+        {
+            "id": request["id"],
+            "result": {"ids": ids, "logprobs": [-0.5] * len(ids), "finish": finish, "cachedTokens": 0},
+        }
+    )
 
 
 def register(request: dict) -> None:

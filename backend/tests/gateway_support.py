@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-import pytest
+
 from ludus_backend.models.bundled import bundled_folder
 
 TOKEN = "sesame"
@@ -143,39 +143,6 @@ def running_gateway(
         process.wait(timeout=10)
 
 
-_SHARED: list[Gateway] = []
-
-
-@pytest.fixture(scope="session")
-def gateway(tmp_path_factory: pytest.TempPathFactory, pytestconfig: pytest.Config) -> Gateway:
-    """One gateway for all tests that leave its model ``demo`` and its engine as they are."""
-    if not _SHARED:
-        running = running_gateway(tmp_path_factory.mktemp("gateway"))
-        _SHARED.append(running.__enter__())
-        pytestconfig.add_cleanup(lambda: running.__exit__(None, None, None))
-        register(_SHARED[0])
-    return _SHARED[0]
-
-
-@pytest.fixture(scope="module")
-def own_gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
-    """A gateway for one module, whose tests train ``demo`` or kill the engine."""
-    with running_gateway(tmp_path_factory.mktemp("gateway")) as running:
-        register(running)
-        yield running
-
-
 def register(gateway: Gateway, name: str = "demo") -> None:
     response = gateway.post("/v1/ludus/models", {"name": name, "base": {"source": "random"}})
     assert response.status_code == 200, response.text
-
-
-_COUNTER = iter(range(1_000_000))
-
-
-@pytest.fixture
-def episode(gateway: Gateway) -> Iterator[str]:
-    """A fresh episode's id."""
-    opened = gateway.post("/v1/ludus/episodes", {"id": f"run/episode-{next(_COUNTER)}"}).json()["id"]
-    yield opened
-    gateway.client.delete(f"/v1/ludus/episodes/{opened}")

@@ -176,6 +176,18 @@ def test_a_new_engine_serves_what_is_on_disk_and_ends_with_its_input(model: dict
     engine.close()
 
 
+def test_an_engine_whose_answer_nobody_can_read_ends(tmp_path: Path) -> None:
+    engine = Engine(tmp_path)
+    assert engine.call("ping")["pid"] == engine.process.pid
+    # As when the gateway dies between a ping and its answer. This process lives on and keeps the engine's stdin open:
+    # neither the end of the input nor the death of a parent tells the engine, only the broken pipe does.
+    assert engine.process.stdout is not None
+    engine.process.stdout.close()
+    engine.send("ping")
+    assert engine.process.wait(PATIENCE_SECONDS) == 0
+    engine.close()
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="the parent-death signal is Linux's")
 def test_a_killed_parent_takes_its_child_along() -> None:
     # What the engine does first of all, in a child without torch; its stdin stays open in this process.
@@ -187,9 +199,7 @@ def test_a_killed_parent_takes_its_child_along() -> None:
         "time.sleep(600)\n"
     )
     parent_program = (
-        "import subprocess, sys, time\n"
-        "subprocess.Popen([sys.executable, '-c', sys.argv[1]])\n"
-        "time.sleep(600)\n"
+        "import subprocess, sys, time\nsubprocess.Popen([sys.executable, '-c', sys.argv[1]])\ntime.sleep(600)\n"
     )
     parent = subprocess.Popen(
         [sys.executable, "-c", parent_program, child_program], stdout=subprocess.PIPE, env=engine_environment()

@@ -6,7 +6,8 @@ import asyncio
 import socket
 
 import pytest
-from gateway_support import TOKEN, gateway  # noqa: F401
+from gateway_support import TOKEN
+
 from ludus_backend.gateway.auth import Authentication
 from ludus_backend.gateway.body_limits import MEBIBYTE, BodyLimits
 from ludus_backend.gateway.episodes import Episodes

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-from gateway_support import gateway  # noqa: F401
 
 USER = {"role": "user", "content": "go"}
 
@@ -56,7 +55,10 @@ def test_what_is_not_supported_yet_is_refused_by_name(gateway, options, field) -
         ({"messages": []}, "messages"),
         ({}, "messages"),
         ({"messages": [USER, {"role": "robot", "content": "x"}]}, "messages[1].role"),
-        ({"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {}}]}]}, "messages[0].content[0].type"),
+        (
+            {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {}}]}]},
+            "messages[0].content[0].type",
+        ),
         ({"messages": [{"role": "user", "content": 5}]}, "messages[0].content"),
         ({"messages": [USER], "temperature": -1}, "temperature"),
         ({"messages": [USER], "n": 0}, "n"),
@@ -76,7 +78,9 @@ def test_bad_fields_are_named(gateway, body, field) -> None:
     assert error["type"] == "invalid_request_error"
 
 
-@pytest.mark.parametrize("body", [b"", b"{", b"[]", b"nonsense", b'"x"', b"[" * 100_000, b"\xff\xfe", b'"\xed\xa0\x80"'])
+@pytest.mark.parametrize(
+    "body", [b"", b"{", b"[]", b"nonsense", b'"x"', b"[" * 100_000, b"\xff\xfe", b'"\xed\xa0\x80"']
+)
 def test_a_body_that_is_no_json_object_is_a_bad_request(gateway, body) -> None:
     response = gateway.client.post("/v1/chat/completions", content=body)
     assert (response.status_code, response.json()["error"]["code"]) == (400, "invalid_request")
@@ -135,7 +139,11 @@ def test_unknown_paths_methods_and_jobs_answer_in_the_same_shape(gateway) -> Non
         ({"key": "k", "expectedStep": -1, "groups": []}, "expectedStep"),
         ({"key": "k", "expectedStep": 0, "groups": [], "config": {"learningrate": 1}}, "config.learningrate"),
         (
-            {"key": "k", "expectedStep": 0, "groups": [{"id": "g", "trajectories": [{"id": "t", "reward": None, "exchanges": []}]}]},
+            {
+                "key": "k",
+                "expectedStep": 0,
+                "groups": [{"id": "g", "trajectories": [{"id": "t", "reward": None, "exchanges": []}]}],
+            },
             "groups[0].trajectories[0].reward",
         ),
     ],
@@ -148,7 +156,8 @@ def test_json_01_a_train_request_with_a_hole_in_it_is_refused_before_the_engine(
 
 
 def test_json_01_literals_that_are_not_json_numbers_are_refused(gateway) -> None:
-    body = '{"key": "k", "expectedStep": 0, "groups": [{"id": "g", "trajectories": [{"id": "t", "reward": NaN, "exchanges": []}]}]}'
+    trajectory = '{"id": "t", "reward": NaN, "exchanges": []}'
+    body = f'{{"key": "k", "expectedStep": 0, "groups": [{{"id": "g", "trajectories": [{trajectory}]}}]}}'
     response = gateway.client.post("/v1/ludus/models/demo/train", content=body)
     assert response.json()["error"]["field"] == "groups[0].trajectories[0].reward"
     chat = '{"model": "demo", "messages": [{"role": "user", "content": "x"}], "temperature": NaN}'

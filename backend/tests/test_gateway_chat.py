@@ -7,9 +7,10 @@ import json
 import struct
 
 import pytest
-from gateway_support import gateway, tokenizer_folder  # noqa: F401
-from ludus_backend.protocol import ChatCompletion
+from gateway_support import tokenizer_folder
 from tokenizers import Tokenizer
+
+from ludus_backend.protocol import ChatCompletion
 
 TOOL = {"type": "function", "function": {"name": "now", "parameters": {"type": "object", "properties": {}}}}
 
@@ -99,7 +100,9 @@ def test_loop_10_a_text_that_cannot_fit_is_refused_without_being_encoded(gateway
     """The longest token of this vocabulary has 81 characters."""
     error = gateway.chat("x" * 1_000_000).json()["error"]
     assert error["code"] == "context_length_exceeded"
-    assert f"maximum context length is 512 tokens, but at least {1_000_000 // 81 + 1} were requested" in error["message"]
+    assert (
+        f"maximum context length is 512 tokens, but at least {1_000_000 // 81 + 1} were requested" in error["message"]
+    )
 
 
 def test_loop_10_the_other_wording_for_a_limit_below_one(gateway) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from gateway_support import episode, gateway, until  # noqa: F401
+from gateway_support import until
 
 TOOL = {"type": "function", "function": {"name": "now", "parameters": {}}}
 
@@ -24,7 +24,12 @@ def test_the_next_turn_extends_prompt_and_sample_of_the_last(gateway, episode) -
     stem = first["prompt_token_ids"] + first["choices"][0]["token_ids"]
     assert second["prompt_token_ids"][: len(stem)] == stem
     third = gateway.chat(
-        "say:one;", first["choices"][0]["message"], "say:two;", second["choices"][0]["message"], "say:3;", episode=episode
+        "say:one;",
+        first["choices"][0]["message"],
+        "say:two;",
+        second["choices"][0]["message"],
+        "say:3;",
+        episode=episode,
     ).json()
     assert third["ludus"]["parent"] == second["ludus"]["exchange"]
 
@@ -47,7 +52,9 @@ def test_loop_07_null_empty_and_missing_content_are_one_history(gateway, episode
     first = gateway.chat(f"say:{call};", tools=[TOOL], episode=episode).json()
     message = first["choices"][0]["message"]
     assert message["content"] is None
-    echoed = {k: v for k, v in message.items() if k != "content"} | ({} if content == "missing" else {"content": content})
+    echoed = {k: v for k, v in message.items() if k != "content"} | (
+        {} if content == "missing" else {"content": content}
+    )
     result = {"role": "tool", "tool_call_id": message["tool_calls"][0]["id"], "content": "noon"}
     second = gateway.chat(f"say:{call};", echoed, result, tools=[TOOL], episode=episode).json()
     assert second["ludus"]["parent"] == first["ludus"]["exchange"]

@@ -6,7 +6,8 @@ import os
 import signal
 import threading
 
-from gateway_support import HERE, Gateway, events_of, own_gateway, register, running_gateway, until  # noqa: F401
+from gateway_support import HERE, Gateway, events_of, register, running_gateway, until
+
 from ludus_backend.gateway.engine_process import engine_environment
 
 

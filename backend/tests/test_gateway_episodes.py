@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import threading
 
-from gateway_support import Gateway, episode, events_of, gateway, own_gateway, until  # noqa: F401
+from gateway_support import Gateway, events_of, until
+
 from ludus_backend.gateway.episodes import Episodes
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import math
 
-from gateway_support import Gateway, events_of, own_gateway  # noqa: F401
+from gateway_support import Gateway, events_of
+
 from ludus_backend.gateway.jobs import finite_result
 
 
@@ -68,7 +69,13 @@ def test_json_01_metrics_that_are_no_numbers_are_named_and_the_text_stays_json(o
 
 
 def test_json_01_null_metrics_and_those_the_engine_named_are_left_out_too() -> None:
-    answer = {"step": 1, "trained": True, "policy": "m@1", "metrics": {"a": None, "b": -math.inf, "c": 0}, "nonFinite": ["d"]}
+    answer = {
+        "step": 1,
+        "trained": True,
+        "policy": "m@1",
+        "metrics": {"a": None, "b": -math.inf, "c": 0},
+        "nonFinite": ["d"],
+    }
     result = finite_result(answer)
     assert (result.metrics, result.non_finite) == ({"c": 0.0}, ["a", "b", "d"])
     assert finite_result({"step": 1, "trained": False, "policy": "m@1", "metrics": {}}).non_finite == []

@@ -17,7 +17,15 @@ def test_openapi_json_is_current_and_names_every_body() -> None:
     assert made == committed, "run: python -m ludus_backend openapi > openapi.json"
     document = json.loads(made)
     schemas = document["components"]["schemas"]
-    needed = {"ChatCompletionRequest", "ChatCompletion", "TrainRequest", "JobEvent", "ErrorBody", "LudusReply", "Health"}
+    needed = {
+        "ChatCompletionRequest",
+        "ChatCompletion",
+        "TrainRequest",
+        "JobEvent",
+        "ErrorBody",
+        "LudusReply",
+        "Health",
+    }
     assert needed <= set(schemas)
     assert "HTTPValidationError" not in schemas
     assert set(document["paths"]) == {

@@ -13,7 +13,17 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
-from gateway_support import REAL_ENGINE, Gateway, command, environment, events_of, is_there, register, running_gateway, until
+from gateway_support import (
+    REAL_ENGINE,
+    Gateway,
+    command,
+    environment,
+    events_of,
+    is_there,
+    register,
+    running_gateway,
+    until,
+)
 
 
 @pytest.fixture(scope="module")

@@ -11,6 +11,7 @@ import subprocess
 import httpx
 import pytest
 from gateway_support import command, environment, is_there, until
+
 from ludus_backend.serve import ServeOptions, serve_forever
 
 
@@ -85,10 +86,15 @@ def test_proc_02_a_request_in_flight_does_not_hold_up_the_end(tmp_path) -> None:
     port = json.loads(process.stdout.readline())["port"]
     engine_of(port)
     base = f"http://127.0.0.1:{port}"
-    httpx.post(f"{base}/v1/ludus/models", json={"name": "demo", "base": {"source": "random"}}, trust_env=False, timeout=20)
+    httpx.post(
+        f"{base}/v1/ludus/models", json={"name": "demo", "base": {"source": "random"}}, trust_env=False, timeout=20
+    )
     with socket.create_connection(("127.0.0.1", port)) as connection:
         body = json.dumps({"model": "demo", "messages": [{"role": "user", "content": "slow"}], "stream": True}).encode()
-        connection.sendall(f"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body)
+        connection.sendall(
+            f"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n\r\n".encode()
+            + body
+        )
         assert b"200" in connection.recv(1000)
         process.stdin.close()
         assert process.wait(timeout=10) == 0
@@ -100,7 +106,14 @@ def test_proc_02_a_request_in_flight_does_not_hold_up_the_end(tmp_path) -> None:
 
 def refusal(capsys, state, **options) -> dict:
     """What a start that must fail prints on standard output."""
-    defaults = {"host": "127.0.0.1", "port": 0, "instance": "", "token_env": None, "threads": None, "parent_stdin": False}
+    defaults = {
+        "host": "127.0.0.1",
+        "port": 0,
+        "instance": "",
+        "token_env": None,
+        "threads": None,
+        "parent_stdin": False,
+    }
     assert serve_forever(ServeOptions(**{**defaults, **options, "state": state})) == 2
     printed = capsys.readouterr()
     assert "cannot start" in printed.err

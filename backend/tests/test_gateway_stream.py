@@ -6,7 +6,7 @@ import json
 import socket
 
 import pytest
-from gateway_support import TOKEN, episode, gateway, until  # noqa: F401
+from gateway_support import TOKEN, until
 
 TOOL = {"type": "function", "function": {"name": "now", "parameters": {}}}
 
@@ -94,7 +94,13 @@ def test_a_client_that_goes_ends_its_sampling(gateway, stream) -> None:
 
 
 def test_a_client_that_goes_before_the_first_token_ends_its_sampling_too(gateway) -> None:
-    body = {"model": "demo", "messages": [{"role": "user", "content": "slow"}], "max_tokens": 302, "n": 2, "stream": True}
+    body = {
+        "model": "demo",
+        "messages": [{"role": "user", "content": "slow"}],
+        "max_tokens": 302,
+        "n": 2,
+        "stream": True,
+    }
     ask_and_leave(gateway.port, body, None)
     asked = until(lambda: [e["id"] for e in gateway.diary("generate") if e["maxTokens"] == 302])
     until(lambda: set(asked) <= {entry["target"] for entry in gateway.diary("cancel")}, seconds=5)
@@ -103,11 +109,17 @@ def test_a_client_that_goes_before_the_first_token_ends_its_sampling_too(gateway
 def test_one_of_two_who_share_a_request_may_go(gateway, episode) -> None:
     """The generation lives as long as anybody waits for it."""
     body = {"episode": episode, "max_tokens": 12, "ludus": {"request": "shared"}}
-    sent = {"model": "demo", "messages": [{"role": "user", "content": "slow"}], "max_tokens": 12, "ludus": body["ludus"]}
+    sent = {
+        "model": "demo",
+        "messages": [{"role": "user", "content": "slow"}],
+        "max_tokens": 12,
+        "ludus": body["ludus"],
+    }
     payload = json.dumps(sent, separators=(",", ":"), ensure_ascii=False).encode()
     connection = socket.create_connection(("127.0.0.1", gateway.port))
-    head = f"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nx-ludus-episode: {episode}\r\nAuthorization: Bearer {TOKEN}\r\n"
-    connection.sendall(f"{head}Content-Length: {len(payload)}\r\n\r\n".encode() + payload)
+    head = f"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {TOKEN}\r\n"
+    about = f"x-ludus-episode: {episode}\r\nContent-Length: {len(payload)}\r\n"
+    connection.sendall(f"{head}{about}\r\n".encode() + payload)
     known = until(lambda: [e for e in gateway.diary("generate") if e["maxTokens"] == 12])[-1]["id"]
     second = gateway.client.build_request(
         "POST", "/v1/chat/completions", content=payload, headers={"x-ludus-episode": episode}

@@ -5,10 +5,11 @@ from __future__ import annotations
 import jinja2
 import pytest
 from gateway_support import tokenizer_folder
-from ludus_backend.protocol import BaseModelSpec
-from ludus_backend.rendering.renderer import load_renderer
 from renderers.base import ToolCallParseStatus
 from tokenizers import Tokenizer
+
+from ludus_backend.protocol import BaseModelSpec
+from ludus_backend.rendering.renderer import load_renderer
 
 SYSTEM = "You are a helpful AI assistant named SmolLM, trained by Hugging Face"
 TOOLS = [
@@ -51,10 +52,14 @@ def reference() -> Tokenizer:
 
 @pytest.mark.parametrize("messages", CONVERSATIONS)
 @pytest.mark.parametrize("prompt", [True, False])
-def test_plain_conversations_are_token_exact_with_the_models_own_template(renderer, reference, messages, prompt) -> None:
+def test_plain_conversations_are_token_exact_with_the_models_own_template(
+    renderer, reference, messages, prompt
+) -> None:
     template = (tokenizer_folder() / "chat_template.jinja").read_text("utf-8")
-    text = jinja2.Environment(trim_blocks=True, lstrip_blocks=True).from_string(template).render(
-        messages=messages, add_generation_prompt=prompt
+    text = (
+        jinja2.Environment(trim_blocks=True, lstrip_blocks=True)
+        .from_string(template)
+        .render(messages=messages, add_generation_prompt=prompt)
     )
     expected = reference.encode(text, add_special_tokens=False).ids
     assert renderer.render_ids(messages, add_generation_prompt=prompt) == expected
@@ -80,7 +85,8 @@ def test_tools_calls_and_results_have_the_hermes_form(renderer, tokenizer) -> No
     expected = (
         f"<|im_start|>system\n{SYSTEM}\n\n# Tools\n\nYou may call one or more functions to assist with the user query."
         "\n\nYou are provided with function signatures within <tools></tools> XML tags:\n<tools>\n"
-        '{"type": "function", "function": {"name": "now", "description": "Wie spät?", "parameters": {"type": "object"}}}\n'
+        '{"type": "function", "function": '
+        '{"name": "now", "description": "Wie spät?", "parameters": {"type": "object"}}}\n'
         '{"type": "function", "function": {"parameters": {}, "name": "add"}}\n</tools>\n\n'
         "For each function call, return a json object with function name and arguments within <tool_call></tool_call> "
         'XML tags:\n<tool_call>\n{"name": <function-name>, "arguments": <args-json-object>}\n</tool_call><|im_end|>\n'
@@ -119,7 +125,10 @@ def test_control_tokens_inside_a_message_stay_text(renderer, tokenizer) -> None:
 SAMPLES = {
     "finished": lambda t: [*t.encode("Hello there"), t.convert_tokens_to_ids("<|im_end|>")],
     "truncated": lambda t: t.encode("Hello the"),
-    "character by character": lambda t: [*(i for c in "Hello" for i in t.encode(c)), t.convert_tokens_to_ids("<|im_end|>")],
+    "character by character": lambda t: [
+        *(i for c in "Hello" for i in t.encode(c)),
+        t.convert_tokens_to_ids("<|im_end|>"),
+    ],
     "half a character": lambda t: t.encode(" 😀")[:1],
     "nothing but the end": lambda t: [t.convert_tokens_to_ids("<|im_end|>")],
     "control tokens in the middle": lambda t: [3, 1, 2, 5, 0, 1],
@@ -180,9 +189,7 @@ def test_every_token_is_attributed_and_only_the_models_words_count_as_sampled(re
     assert tokenizer.decode(sampled) == "Hello there<|im_end|>"
     of_user = [
         i
-        for i, message, content in zip(
-            rendered.token_ids, rendered.message_indices, rendered.is_content, strict=True
-        )
+        for i, message, content in zip(rendered.token_ids, rendered.message_indices, rendered.is_content, strict=True)
         if message == 0 and content
     ]
     assert tokenizer.decode(of_user) == "Hi"
@@ -205,7 +212,8 @@ OK, BAD_JSON, OPEN, NAMELESS, SHAPE = (
         ('<tool_call>\n{"name": "f", "arguments": {"a": 1}}\n</tool_call>', "", [("f", {"a": 1}, OK)]),
         ('Look: \n<tool_call>{"name": "f"}</tool_call>', "Look:", [("f", {}, OK)]),
         (
-            '<tool_call>{"name": "f", "arguments": {}}</tool_call>\n<tool_call>{"name": "g", "arguments": {}}</tool_call> end',
+            '<tool_call>{"name": "f", "arguments": {}}</tool_call>\n'
+            '<tool_call>{"name": "g", "arguments": {}}</tool_call> end',
             "end",
             [("f", {}, OK), ("g", {}, OK)],
         ),
@@ -216,8 +224,12 @@ OK, BAD_JSON, OPEN, NAMELESS, SHAPE = (
             '<tool_call>{"x": NaN}</tool_call>',
             [("f", {}, OK), (None, None, BAD_JSON)],
         ),
-        ('<tool_call>{"arguments": {}}</tool_call>', '<tool_call>{"arguments": {}}</tool_call>', [(None, None, NAMELESS)]),
-        ('<tool_call>[1]</tool_call>', "<tool_call>[1]</tool_call>", [(None, None, SHAPE)]),
+        (
+            '<tool_call>{"arguments": {}}</tool_call>',
+            '<tool_call>{"arguments": {}}</tool_call>',
+            [(None, None, NAMELESS)],
+        ),
+        ("<tool_call>[1]</tool_call>", "<tool_call>[1]</tool_call>", [(None, None, SHAPE)]),
         ('<tool_call>{"name": "f", "arguments": "{\\"a\\": 1}"}</tool_call>', "", [("f", '{"a": 1}', OK)]),
     ],
 )

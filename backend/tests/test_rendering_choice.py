@@ -8,13 +8,16 @@ import sys
 
 import pytest
 from gateway_support import HERE, tokenizer_folder
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+
 from ludus_backend.errors import LudusError
 from ludus_backend.protocol import BaseModelSpec
 from ludus_backend.rendering.chatml_hermes import ChatmlHermesRenderer
 from ludus_backend.rendering.renderer import load_renderer, renderer_names
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
-QWEN_TEMPLATE = "{{ '<|im_start|>system\\nYou are Qwen, created by Alibaba Cloud. You are a helpful assistant.<|im_end|>' }}"
+QWEN_TEMPLATE = (
+    "{{ '<|im_start|>system\\nYou are Qwen, created by Alibaba Cloud. You are a helpful assistant.<|im_end|>' }}"
+)
 
 
 def qwen_like_folder(folder, template: str):

@@ -6,10 +6,11 @@ import random
 
 import pytest
 from gateway_support import tokenizer_folder
+from tokenizers import Tokenizer
+
 from ludus_backend.errors import LudusError
 from ludus_backend.gateway.detokenize import TextStream
 from ludus_backend.rendering.tokenizer import FastTokenizer
-from tokenizers import Tokenizer
 
 END = 2
 

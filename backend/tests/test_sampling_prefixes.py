@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 import pytest
 import torch
@@ -81,7 +82,7 @@ def test_dropped_blocks_are_not_found_and_new_ids_are_added_later() -> None:
 def test_capacities_grow_by_at_most_a_half() -> None:
     steps = sorted({slot_capacity(tokens) for tokens in range(1, 9001)})
     assert steps[0] == 128
-    assert all(after <= before * 1.5 for before, after in zip(steps, steps[1:], strict=False))
+    assert all(after <= before * 1.5 for before, after in pairwise(steps))
     assert all(slot_capacity(tokens) >= tokens for tokens in range(1, 9000))
     for tokens in range(1, 9000):
         assert largest_capacity(tokens) == max((step for step in steps if step <= tokens), default=0)

@@ -65,7 +65,7 @@ def test_a_row_does_not_depend_on_its_neighbours() -> None:
 def test_uniform_numbers_depend_on_seed_and_index_and_look_uniform() -> None:
     numbers = [uniform(seed, index) for seed in range(100) for index in range(50)]
     assert len(set(numbers)) == 5000
-    assert 0 <= min(numbers) and max(numbers) < 1
+    assert min(numbers) >= 0 and max(numbers) < 1
     # The mean of 5000 uniform numbers has a standard error of 0.0041.
     assert abs(sum(numbers) / 5000 - 0.5) < 4 * 0.0041
     assert uniform(12, 1) != uniform(1, 21)

@@ -112,9 +112,7 @@ def test_a_group_computes_its_prompt_once_and_groups_share_a_system_prompt(
         assert_exact(adapter, prompts[id // 8], sample)
 
 
-def test_equal_prompts_beyond_a_known_prefix_do_not_wait_for_each_other(
-    sampler: TorchSampler, adapter: Path
-) -> None:
+def test_equal_prompts_beyond_a_known_prefix_do_not_wait_for_each_other(sampler: TorchSampler, adapter: Path) -> None:
     prompt = ids_of(3, 100)
     run(sampler, [request(0, prompt[:50])])
     samples = run(sampler, [request(id, list(prompt), 2) for id in range(1, 4)])

@@ -1,6 +1,6 @@
 """Starts the engine, which speaks ``engine_messages`` on stdin and stdout.
 
-    python -m ludus_backend.engine --state DIR [--threads N] [--kv-bytes N]
+python -m ludus_backend.engine --state DIR [--threads N] [--kv-bytes N]
 """
 
 from __future__ import annotations

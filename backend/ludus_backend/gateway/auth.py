@@ -11,7 +11,7 @@ from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from ludus_backend.errors import LudusError
-from ludus_backend.gateway.episodes import KEY_PREFIX, EpisodeState, Episodes
+from ludus_backend.gateway.episodes import KEY_PREFIX, Episodes, EpisodeState
 from ludus_backend.gateway.http_errors import error_response
 from ludus_backend.protocol import EPISODE_HEADER
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import ctypes
 import os
 import signal
@@ -54,8 +55,7 @@ def engine_environment(ours: Mapping[str, str], *, secret: str | None, allow_dow
     passed = {
         name: value
         for name, value in ours.items()
-        if name != secret
-        and (name in _PASSED or name.lower() in _PROXIES or name.startswith(_PASSED_PREFIXES))
+        if name != secret and (name in _PASSED or name.lower() in _PROXIES or name.startswith(_PASSED_PREFIXES))
     }
     if not allow_downloads:
         passed["HF_HUB_OFFLINE"] = "1"
@@ -108,7 +108,5 @@ async def exited(process: asyncio.subprocess.Process) -> int:
 
 
 def _signal(process: asyncio.subprocess.Process, *, kill: bool) -> None:
-    try:
+    with contextlib.suppress(ProcessLookupError):  # it ended in this moment, which is what we want
         process.kill() if kill else process.terminate()
-    except ProcessLookupError:
-        pass  # it ended in this moment, which is what we want

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import logging
 from collections.abc import Callable
@@ -84,10 +85,8 @@ class EngineWire:
         return self._last_id
 
     async def _drain(self) -> None:
-        try:
+        with contextlib.suppress(ConnectionError):  # it is dying: its supervisor fails this request with the reason
             await self._input.drain()
-        except ConnectionError:
-            pass  # it is dying: its supervisor fails this request with the reason
 
     def _dispatch(self, message: dict[str, Any]) -> None:
         pending = self._pending.get(message["id"])

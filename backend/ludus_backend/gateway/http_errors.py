@@ -48,9 +48,7 @@ def error_detail(error: LudusError) -> dict[str, Any]:
     return detail.model_dump(by_alias=True, exclude_none=True)
 
 
-def error_response(
-    error: LudusError, status: int | None = None, headers: dict[str, str] | None = None
-) -> Response:
+def error_response(error: LudusError, status: int | None = None, headers: dict[str, str] | None = None) -> Response:
     """``x-should-retry`` keeps the SDKs from repeating what cannot get better (they would retry 409 and 5xx)."""
     retry = "true" if error.detail.code in _WORTH_RETRYING else "false"
     return Response(

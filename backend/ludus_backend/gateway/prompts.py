@@ -12,6 +12,9 @@ from ludus_backend.gateway.conversations import history_chain, prefix_hash
 from ludus_backend.gateway.episodes import EpisodeState
 from ludus_backend.gateway.models import ServedModel
 
+Rendered = Literal["first", "bridged", "unscoped", "forked"]
+"""How the prompt was made, as ``protocol.LudusReply`` tells it."""
+
 
 @dataclass(frozen=True)
 class Prompt:
@@ -20,7 +23,7 @@ class Prompt:
     ids: list[int]
     prefix_hash: str
     parent: str | None
-    rendered: Literal["first", "bridged", "unscoped", "forked"]
+    rendered: Rendered
     chain: list[bytes]
 
 
@@ -32,7 +35,7 @@ def make_prompt(request: ChatRequest, model: ServedModel, episode: EpisodeState 
     if prompt is None:
         ids = model.renderer.render_ids(request.messages, tools=request.tools, add_generation_prompt=True)
         if episode is None:
-            rendered = "unscoped"
+            rendered: Rendered = "unscoped"
         else:
             rendered = "forked" if any(message["role"] == "assistant" for message in request.messages) else "first"
         prompt = Prompt(ids, prefix_hash(ids), None, rendered, chain)

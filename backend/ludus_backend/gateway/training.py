@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from typing import Annotated
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Header, Query, Request
 from pydantic import ValidationError
@@ -30,7 +30,9 @@ _TRAIN_BODY = {
         "content": {"application/json": {"schema": {"$ref": "#/components/schemas/TrainRequest"}}},
     }
 }
-_EVENTS = {200: {"content": {"text/event-stream": {"schema": {"$ref": "#/components/schemas/JobEvent"}}}}}
+_EVENTS: dict[int | str, dict[str, Any]] = {
+    200: {"content": {"text/event-stream": {"schema": {"$ref": "#/components/schemas/JobEvent"}}}}
+}
 _STILL_THERE = b": still running\n\n"
 
 SCHEMAS = (TrainRequest, JobEvent)

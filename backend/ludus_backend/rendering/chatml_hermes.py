@@ -74,7 +74,7 @@ class ChatmlHermesRenderer:
     def render(self, messages: Messages, *, tools: Tools = None, add_generation_prompt: bool = False) -> RenderedTokens:
         rendered = RenderedTokens(
             message_roles=[message["role"] for message in messages],
-            message_tool_names=extract_message_tool_names(list(messages)),  # type: ignore[arg-type]
+            message_tool_names=extract_message_tool_names(list(messages)),
         )
         for turn in self._with_system(messages, tools):
             self._attribute(turn, rendered)
@@ -91,11 +91,11 @@ class ChatmlHermesRenderer:
         tools: Tools = None,
     ) -> RenderedTokens | None:
         """Earlier prompt and sample untouched, then only what is new. A sample without its end token gets one."""
-        if reject_assistant_in_extension(list(new_messages)):  # type: ignore[arg-type]
+        if reject_assistant_in_extension(list(new_messages)):
             return None
         rendered = RenderedTokens(
             message_roles=[message["role"] for message in new_messages],
-            message_tool_names=extract_message_tool_names(list(new_messages)),  # type: ignore[arg-type]
+            message_tool_names=extract_message_tool_names(list(new_messages)),
         )
         _append(rendered, [*previous_prompt_ids, *previous_completion_ids], -1)
         closed = bool(previous_completion_ids) and previous_completion_ids[-1] == self._end

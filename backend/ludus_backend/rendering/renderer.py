@@ -89,7 +89,7 @@ def _config(family: str, tokenizer: FastTokenizer, shared: dict[str, str]) -> Re
         return CustomRendererConfig(import_path=_OURS_IMPORT, default_system=system)
     config = config_from_name(family)
     assert config is not None  # "auto" is never a family here
-    return type(config)(**shared)  # type: ignore[return-value]
+    return type(config)(**shared)
 
 
 def _unknown(value: str | None, message: str) -> LudusError:

@@ -28,9 +28,7 @@ class Slab:
         self._layers = layers
         size = layers * slots * self._slot_bytes
         self._memory = [mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS) for _ in range(2)]
-        self.keys, self.values = (
-            torch.frombuffer(memory, dtype=torch.float32).view(shape) for memory in self._memory
-        )
+        self.keys, self.values = (torch.frombuffer(memory, dtype=torch.float32).view(shape) for memory in self._memory)
 
     def take(self) -> int | None:
         """The lowest free slot, committed ones first; None where all are held."""

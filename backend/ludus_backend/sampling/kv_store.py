@@ -32,7 +32,7 @@ class KvStore:
 
     def __init__(self, pool: KvPool) -> None:
         self._pool = pool
-        self._index = PrefixIndex()
+        self._index: PrefixIndex[Resident] = PrefixIndex()
         self._idle: OrderedDict[int, Resident] = OrderedDict()
         """Least recently used first."""
         self._conversations: dict[str, list[Resident]] = {}

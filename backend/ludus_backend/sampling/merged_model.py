@@ -22,11 +22,10 @@ class MergedModel:
 
     def __init__(self, base: LoadedBase) -> None:
         self.model: PreTrainedModel = base.twin()
-        self._pristine = {
-            name: module.weight for name, module in base.model.named_modules() if isinstance(module, nn.Linear)
-        }
-        for name, weight in self._pristine.items():
-            self.model.set_submodule(name, PackedLinear(weight, base.model.get_submodule(name).bias))
+        linear = {name: module for name, module in base.model.named_modules() if isinstance(module, nn.Linear)}
+        self._pristine = {name: module.weight for name, module in linear.items()}
+        for name, module in linear.items():
+            self.model.set_submodule(name, PackedLinear(module.weight, module.bias))
         self._changed: set[str] = set()
 
     @torch.inference_mode()

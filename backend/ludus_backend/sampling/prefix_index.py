@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Protocol
+from typing import Generic, Protocol, TypeVar
 
 BLOCK = 16
 """Tokens a block. Shorter common prefixes are not worth a copy."""
@@ -16,6 +16,9 @@ class Indexed(Protocol):
     ids: list[int]
     indexed: list[int]
     """Keys under which the index holds it, one a block; only the index writes here."""
+
+
+IndexedT = TypeVar("IndexedT", bound=Indexed)
 
 
 def common_prefix(left: Sequence[int], right: Sequence[int]) -> int:
@@ -32,13 +35,13 @@ def common_prefix(left: Sequence[int], right: Sequence[int]) -> int:
     return low
 
 
-class PrefixIndex:
+class PrefixIndex(Generic[IndexedT]):
     """Finds, per policy, the sequences that share whole leading blocks with some ids."""
 
     def __init__(self) -> None:
-        self._holders: dict[int, dict[int, Indexed]] = {}
+        self._holders: dict[int, dict[int, IndexedT]] = {}
 
-    def add(self, sequence: Indexed) -> None:
+    def add(self, sequence: IndexedT) -> None:
         """Indexes the whole blocks of ``sequence.ids`` that are not indexed yet."""
         known = len(sequence.indexed)
         previous = sequence.indexed[-1] if known else _start(sequence.policy)
@@ -46,7 +49,7 @@ class PrefixIndex:
             sequence.indexed.append(key)
             self._holders.setdefault(key, {})[id(sequence)] = sequence
 
-    def drop(self, sequence: Indexed, keep_tokens: int = 0) -> None:
+    def drop(self, sequence: IndexedT, keep_tokens: int = 0) -> None:
         """Forgets the blocks of ``sequence`` beyond its first ``keep_tokens`` ids."""
         keep = keep_tokens // BLOCK
         for key in sequence.indexed[keep:]:
@@ -56,7 +59,7 @@ class PrefixIndex:
                 del self._holders[key]
         del sequence.indexed[keep:]
 
-    def find(self, policy: str, ids: list[int]) -> list[list[Indexed]]:
+    def find(self, policy: str, ids: list[int]) -> list[list[IndexedT]]:
         """Element ``k``: the sequences that share the first ``k + 1`` blocks of ``ids``. Ends where nobody does."""
         levels = []
         for key in _chain(_start(policy), ids, 0):

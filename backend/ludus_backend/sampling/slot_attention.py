@@ -6,7 +6,7 @@ into their slots and attends over what is there. It needs ``slots=ForwardPlan`` 
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 import torch
 from transformers import AttentionInterface
@@ -73,7 +73,8 @@ def _attention_forward(
 ) -> tuple[torch.Tensor, None]:
     """The function transformers calls. Dropout is not supported: it is 0 when sampling."""
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
-    return slot_attention(query, key, value, slots, module.layer_idx, scale, sliding_window), None
+    layer = cast(int, module.layer_idx)
+    return slot_attention(query, key, value, slots, layer, scale, sliding_window), None
 
 
 def register() -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import cast
 
 import torch
 
@@ -11,7 +13,7 @@ from ludus_backend.models.base_model import LoadedBase
 from ludus_backend.sampling.adapter_file import adapter_not_applied
 from ludus_backend.sampling.kv_store import KvStore
 from ludus_backend.sampling.model_runner import ModelRunner
-from ludus_backend.sampling.sampler import Failure, Outcome, Sample, SampleRequest
+from ludus_backend.sampling.sampler import Failure, Finish, Outcome, Sample, SampleRequest
 from ludus_backend.sampling.scheduler import Scheduler, Sequence
 from ludus_backend.sampling.stop_strings import StopStrings
 from ludus_backend.sampling.token_choice import Choosing, choose
@@ -111,7 +113,9 @@ class TorchSampler:
                 advice="shorten the history, or give the engine more memory (LUDUS_KV_BYTES)",
             )
         longest = min(request.max_tokens, context - prompt, memory - prompt)
-        stops = StopStrings(request.stop, self._base.tokenizer.decode)
+        # One list of ids becomes one string; the declared type also covers batches.
+        decode = cast(Callable[[list[int]], str], self._base.tokenizer.decode)
+        stops = StopStrings(request.stop, decode)
         self._scheduler.waiting.append(Sequence(request, longest, stops, list(request.prompt_ids)))
 
     def cancel(self, request: int) -> bool:
@@ -170,7 +174,7 @@ class TorchSampler:
         if not stopped and sequence.sampled < sequence.max_tokens:
             return Outcome(sequence.request.id, token, logprob)
         self._scheduler.finish(sequence)
-        finish = "stop" if stopped else "length"
+        finish: Finish = "stop" if stopped else "length"
         sample = Sample(reply, sequence.logprobs, finish, sequence.cached_tokens or 0)
         return Outcome(sequence.request.id, token, logprob, sample)
 
@@ -181,6 +185,4 @@ class TorchSampler:
 
 def _choosing(sequence: Sequence) -> Choosing:
     request = sequence.request
-    return Choosing(
-        request.seed, sequence.sampled, request.temperature, request.top_p, request.top_k, request.min_p
-    )
+    return Choosing(request.seed, sequence.sampled, request.temperature, request.top_p, request.top_k, request.min_p)

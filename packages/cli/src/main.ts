@@ -18,15 +18,19 @@ const { version } = JSON.parse(readFileSync(new URL("../package.json", import.me
   readonly version: string
 }
 
-/** What a person can act on: the message of a typed error, without a stack; the stack only of a defect. */
+/** Fields of typed errors, in the order in which a person reads them. */
+const details = (error: Error): ReadonlyArray<string> =>
+  (["field", "value", "expected", "advice"] as const).flatMap((name) => {
+    const text: unknown = name in error ? error[name as keyof Error] : undefined
+    if (typeof text !== "string" || text === "" || error.message.includes(text)) return []
+    return [name === "advice" ? text : `  ${name}: ${text}`]
+  })
+
+/** What a person can act on: the message of a typed error and its details, without a stack; the stack only of a defect. */
 const describe = (cause: Cause.Cause<unknown>): string => {
   const error = Cause.squash(cause)
   if (!(error instanceof Error)) return String(error)
-  const advice =
-    "advice" in error && typeof error.advice === "string" && !error.message.includes(error.advice)
-      ? `\n${error.advice}`
-      : ""
-  return "_tag" in error ? `${error.message}${advice}` : (error.stack ?? error.message)
+  return "_tag" in error ? [error.message, ...details(error)].join("\n") : (error.stack ?? error.message)
 }
 
 Command.run(ludus, { version }).pipe(

@@ -35,6 +35,8 @@ export interface TrainRequestOptions {
   /** The step that this update starts from. */
   readonly expectedStep: number
   readonly config: TrainConfig
+  /** Cut replies stay in their group's baseline but are not trained (DAPO's overlong filtering). Default false. */
+  readonly maskTruncated?: boolean
 }
 
 /**
@@ -74,12 +76,17 @@ export const toTrainRequest = (
     if (problem !== undefined) return Result.fail(problem)
     const identical = identicalMembers(group.id, members)
     if (identical !== undefined) notices.push(identical)
-    if (members.length > 0) sent.push(toTrainGroup(group, members))
+    if (members.length > 0) sent.push(toTrainGroup(group, members, options.maskTruncated ?? false))
   }
-  return Result.succeed({ request: { ...options, groups: sent }, notices })
+  const { config, expectedStep, key } = options
+  return Result.succeed({ request: { key, expectedStep, groups: sent, config }, notices })
 }
 
-const toTrainGroup = (group: ScoredGroup, members: ReadonlyArray<ScoredTrajectory>): TrainGroup => ({
+const toTrainGroup = (
+  group: ScoredGroup,
+  members: ReadonlyArray<ScoredTrajectory>,
+  maskTruncated: boolean
+): TrainGroup => ({
   id: group.id,
   dropped: group.dropped ?? (members.length < 2 ? "too_few_scored" : null),
   trajectories: members.map((trajectory) => ({
@@ -95,7 +102,7 @@ const toTrainGroup = (group: ScoredGroup, members: ReadonlyArray<ScoredTrajector
               ...exchange.tokens,
               temperature: exchange.temperature,
               policy: exchange.policy,
-              trained: true
+              trained: !(maskTruncated && trajectory.truncated)
             }
           ]
     )

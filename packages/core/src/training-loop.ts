@@ -48,6 +48,7 @@ export interface TrainingLoop<E, R> {
   /** The run ends when this many iterations are finished, earlier sessions included. */
   readonly iterations: number
   readonly config: TrainConfig
+  readonly maskTruncated: boolean
   readonly budgets: FailureBudgets
   readonly plan: (iteration: number) => Effect.Effect<Plan, E, R>
   readonly collect: (options: CollectOptions) => Effect.Effect<ReadonlyArray<Group>, E, R>
@@ -336,7 +337,7 @@ const update = Effect.fnUntraced(function* <E, R>(
   expectedStep: number,
   groups: ReadonlyArray<ScoredGroup>
 ) {
-  const made = toTrainRequest(groups, { key, expectedStep, config: loop.config })
+  const made = toTrainRequest(groups, { key, expectedStep, config: loop.config, maskTruncated: loop.maskTruncated })
   if (Result.isFailure(made)) return yield* made.failure
   for (const { level, message } of made.success.notices) yield* Progress.notice(level, message)
   const result: TrainResult = yield* loop.backend.train(loop.model.name, made.success.request, (event) =>

@@ -53,6 +53,22 @@ describe("toTrainRequest", () => {
     })
   })
 
+  it("LOOP-03: cut replies can be kept out of the loss; they stay in the baseline", () => {
+    const cut = { ...sampled("a1", [9]), truncated: true }
+    const trained = (maskTruncated: boolean) =>
+      Result.getOrThrow(toTrainRequest([group("a", [sampled("a0", [8]), cut])], { ...options, maskTruncated }))
+        .request.groups.flatMap(({ trajectories }) => trajectories)
+        .map(({ exchanges, reward }) => [reward, exchanges[0]?.trained])
+    assert.deepStrictEqual(trained(false), [
+      [1, true],
+      [1, true]
+    ])
+    assert.deepStrictEqual(trained(true), [
+      [1, true],
+      [1, false]
+    ])
+  })
+
   it("ADV-08: groups are what their ids say; a duplicate id is refused", () => {
     const sizes = make([
       group("a", [sampled("a0", [1]), sampled("a1", [2]), sampled("a2", [3])]),

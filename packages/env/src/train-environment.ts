@@ -93,6 +93,7 @@ export const trainEnvironment = <E extends Any>(
       model: { name, base: options.base, lora: options.lora, seed: options.seed },
       iterations,
       config: options.train,
+      maskTruncated: options.maskTruncated,
       budgets: options.budgets,
       rewardBounds: totalBounds(environment.spec.rewards),
       plan: (iteration) =>

@@ -45,6 +45,8 @@ export const TrainingOptions = Schema.Struct({
   temperature: Schema.optionalKey(Schema.Finite.check(Schema.isGreaterThan(0))),
   /** Options of the update. Defaults: docs/training.md. */
   train: Schema.optionalKey(Protocol.TrainConfig),
+  /** Trajectories with a cut reply stay in their group's baseline but are not trained. Default false. */
+  maskTruncated: Schema.optionalKey(Schema.Boolean),
   /** Episodes at the same time. Default 64. */
   concurrency: Schema.optionalKey(count(1)),
   /** Seats whose policy is trained. Default: all. */
@@ -100,6 +102,7 @@ export interface ResolvedOptions {
   readonly order: "in-order" | "shuffled"
   readonly temperature: number
   readonly train: Protocol.TrainConfig
+  readonly maskTruncated: boolean
   readonly concurrency: number
   readonly seats: ReadonlyArray<string>
   readonly evaluate: { readonly every: number; readonly scenarios: number; readonly temperature: number }
@@ -155,6 +158,7 @@ export const resolveOptions = (
     order: options.order ?? "in-order",
     temperature: options.temperature ?? 1,
     train: { ...(small ? SMALL_MODEL : {}), ...options.train },
+    maskTruncated: options.maskTruncated ?? false,
     concurrency: options.concurrency ?? 64,
     seats: options.seats ?? environment.seats,
     evaluate: {
