@@ -1,6 +1,7 @@
 /**
  * `ludus train`: trains a model on an environment and prints the curve.
  */
+import { resolve } from "node:path"
 import { providerEmbedded, providerUrl } from "@ludus/backend"
 import { type BackendProvider, Progress } from "@ludus/core"
 import { type EnvironmentReport, trainEnvironment, type TrainingOptions } from "@ludus/env"
@@ -64,7 +65,7 @@ const baseOf = (text: string): NonNullable<TrainingOptions["base"]> =>
   text === "bundled" || text === "random"
     ? { source: text }
     : text.startsWith(".") || text.startsWith("/")
-      ? { source: "path", id: text }
+      ? { source: "path", id: resolve(text) }
       : { source: "hub", id: text }
 
 /** The option under its name, or nothing where it was not given. */
