@@ -26,6 +26,10 @@ const settings = {
   iterations: described(Flag.withDefault(Flag.Int("iterations"), 24), "iterations in all"),
   seed: described(Flag.withDefault(Flag.Int("seed"), 0), "seed of everything random"),
   learningRate: described(Flag.optional(Flag.Finite("learning-rate")), "learning rate of the update"),
+  train: described(
+    Flag.withDefault(Flag.KeyValuePair("train"), {}),
+    "option of the update as name=value, may be repeated: --train entropyBonus=0.05 (docs/training.md lists them)"
+  ),
   groupSize: described(Flag.optional(Flag.Int("group-size")), "episodes of each scenario"),
   scenarios: described(Flag.optional(Flag.Int("scenarios")), "scenarios an iteration"),
   base: described(
@@ -68,6 +72,10 @@ const baseOf = (text: string): NonNullable<TrainingOptions["base"]> =>
       ? { source: "path", id: resolve(text) }
       : { source: "hub", id: text }
 
+/** A number or a boolean as such; anything else is a word. */
+const plainValue = (text: string): number | boolean | string =>
+  text === "true" || text === "false" ? text === "true" : text !== "" && Number.isFinite(Number(text)) ? Number(text) : text
+
 /** The option under its name, or nothing where it was not given. */
 const given = (name: keyof TrainingOptions | "threads", value: Option.Option<unknown>) =>
   Option.isSome(value) ? { [name]: value.value } : {}
@@ -87,7 +95,10 @@ export const trainCommand = Command.make("train", settings, (flags) =>
       evaluate: { every: flags.evaluateEvery },
       finalEvaluation: { scenarios: flags.finalScenarios },
       shuffleRewards: flags.shuffleRewards,
-      ...(Option.isSome(flags.learningRate) ? { train: { learningRate: flags.learningRate.value } } : {})
+      train: {
+        ...Object.fromEntries(Object.entries(flags.train).map(([name, text]) => [name, plainValue(text)])),
+        ...(Option.isSome(flags.learningRate) ? { learningRate: flags.learningRate.value } : {})
+      }
     }
     const sink = progressView()
     const onProgress = (message: string) => sink.publish({ _tag: "Notice", level: "info", message })
