@@ -144,6 +144,13 @@ class CheckpointStore:
                 continue
         return found
 
+    def delete(self, step: int) -> None:
+        """Removes a checkpoint, its name first: a crash in between leaves nothing that looks like a broken one."""
+        doomed = self._folder / f"{_TEMPORARY}deleted-{step:06d}"
+        self.folder(step).rename(doomed)
+        flush_folder(self._folder)
+        shutil.rmtree(doomed)
+
     def drop_old_optimizers(self, keep: int) -> None:
         """Removes the optimiser's state of all but the newest ``keep`` steps: it is twice the size of the adapter."""
         for step in self.steps()[:-keep]:

@@ -12,7 +12,15 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 from pydantic.alias_generators import to_camel
 
-from ludus_backend.protocol import RegisterModel, TokenId, TrainRequest
+from ludus_backend.protocol import (
+    DeleteCheckpoints,
+    ExportModel,
+    ForkModel,
+    RegisterModel,
+    SftConfig,
+    TokenId,
+    TrainRequest,
+)
 
 CANCELLED = "cancelled"
 """``error.code`` of a generate that a cancel ended. Only spoken between gateway and engine, never on HTTP."""
@@ -97,6 +105,62 @@ class ListCheckpoints(_Message):
     name: str
 
 
+class SftRow(BaseModel):
+    """One conversation as ids; the tokens at the places ``trained`` carry loss (ascending, none of them 0)."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    ids: Annotated[list[TokenId], Field(min_length=2)]
+    trained: Annotated[list[Annotated[int, Field(ge=1)]], Field(min_length=1)]
+
+
+class SftUpdate(BaseModel):
+    """One update of a supervised fine-tuning; compare-and-set and idempotent like ``TrainRequest``."""
+
+    model_config = ConfigDict(alias_generator=to_camel, populate_by_name=True, extra="forbid")
+
+    key: str
+    expected_step: int
+    rows: Annotated[list[SftRow], Field(min_length=1)]
+    config: SftConfig
+    """``learningRate`` is that of this update: the schedule is already in it."""
+
+
+class Sft(_Message):
+    """One supervised update. Events: ``ProgressEvent``. Result: ``TrainResult``; its policy can be sampled by then."""
+
+    op: Literal["sft"] = "sft"
+    name: str
+    request: SftUpdate
+
+
+class Fork(_Message):
+    """Makes a model from a step of another and publishes it. Result: ``RegisterResult``."""
+
+    op: Literal["fork"] = "fork"
+    fork: ForkModel
+
+
+class Delete(_Message):
+    """Deletes checkpoints. Result: ``protocol.DeletedCheckpoints``."""
+
+    op: Literal["delete"] = "delete"
+    name: str
+    request: DeleteCheckpoints
+    leased: list[int]
+    """Steps that episodes hold."""
+    newest_known: int
+    """The newest step the gateway knew: it and later ones may have been leased since."""
+
+
+class Export(_Message):
+    """Writes a step for use elsewhere. Result: ``protocol.ExportedModel``."""
+
+    op: Literal["export"] = "export"
+    name: str
+    request: ExportModel
+
+
 class Ping(_Message):
     """Answered at once, even while the engine trains. Result: ``PingResult``."""
 
@@ -110,7 +174,8 @@ class Shutdown(_Message):
 
 
 Request = Annotated[
-    Register | Generate | Cancel | Forget | Train | ListCheckpoints | Ping | Shutdown, Field(discriminator="op")
+    Register | Generate | Cancel | Forget | Train | Sft | ListCheckpoints | Fork | Delete | Export | Ping | Shutdown,
+    Field(discriminator="op"),
 ]
 
 REQUEST: TypeAdapter[Any] = TypeAdapter(Request)

@@ -241,24 +241,43 @@ class TrainConfig(Wire):
     """Options of one update. Defaults and their sources: docs/training.md."""
 
     loss: Preset = "cispo"
+    """Sets the axes below that are absent; an axis that contradicts it is refused by name."""
+    importance_level: Literal["token", "sequence"] | None = None
+    """Whether the ratio belongs to a token, or is the geometric mean over its trajectory's trained tokens."""
+    aggregation: Literal["token", "trajectory", "constant"] | None = None
+    """Mean over trained tokens; over trajectories of each one's token mean; or the sum over trajectories x length."""
+    aggregation_length: Annotated[int, Field(ge=1)] | None = None
+    """Tokens; only with ``constant``."""
+    ratio_cap: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
+    clip_low: Annotated[float, Field(gt=0, lt=1)] | None = None
+    clip_high: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
+    std_scaling: Literal["group", "batch", "none"] | None = None
+    credit: Literal["trajectory", "turn"] = "trajectory"
+    """``turn``: each exchange's ``returnToGo``, centred by group and turn index."""
+    old_logprobs: Literal["sampler", "recomputed"] = "sampler"
+    """What the ratio is taken against: the sampler's record, or the trainer's own pass before the first step."""
+    truncated_importance: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
+    """Cap of the weight trainer / sampler probability; only with ``oldLogprobs: recomputed``."""
+    kl: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
+    """Coefficient of the divergence from the adapter switched off."""
+    entropy_bonus: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
+    denominator: Literal["trained", "batch"] = "trained"
+    """Divide the loss by the trained tokens, or by all sampled tokens sent (dropped groups included)."""
+    max_staleness: Annotated[int, Field(ge=0)] | None = 0
+    """Steps that a trajectory's policy may lie behind the model; older ones are dropped and counted. null: no limit."""
+    steps_per_call: Annotated[int, Field(ge=1, le=64)] = 1
+    """Optimiser steps over the groups; ``step`` advances by as many, and only the last is kept and served."""
     learning_rate: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 5e-6
     weight_decay: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.1
     beta1: Annotated[float, Field(ge=0, lt=1)] = 0.9
     beta2: Annotated[float, Field(ge=0, lt=1)] = 0.999
     grad_clip: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 0.1
-    ratio_cap: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 5.0
-    clip_low: Annotated[float, Field(gt=0, lt=1)] = 0.2
-    clip_high: Annotated[float, Field(gt=0)] = 0.28
-    std_scaling: Literal["group", "batch", "none"] = "group"
-    entropy_bonus: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
-    denominator: Literal["trained", "batch"] = "trained"
-    """Divide the loss by the trained tokens, or by all sampled tokens sent (dropped groups included)."""
     max_tokens_per_micro_batch: Annotated[int, Field(ge=16)] = 4096
     deterministic: bool = False
 
 
 class TrainRequest(Wire):
-    """Compare-and-set: makes step ``expectedStep + 1``, or answers with the step this key already made."""
+    """Compare-and-set: makes step ``expectedStep + stepsPerCall``, or answers with what this key already made."""
 
     key: Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9._:-]{1,200}$")]
     expected_step: Annotated[int, Field(ge=0)]
@@ -468,3 +487,127 @@ class ModelEntry(OpenAIForm):
 class ModelList(OpenAIForm):
     object: Literal["list"] = "list"
     data: list[ModelEntry]
+
+
+# --- checkpoints: fork, delete, export --------------------------------------------------------------------------------
+
+
+class ForkModel(Wire):
+    """Makes ``name``, whose step 0 has the weights of an existing step. Repeating it is harmless."""
+
+    name: ModelName
+    model: ModelName | None = None
+    """The model to fork: of this backend, or of the state folder ``path`` where that holds several."""
+    path: Annotated[str, StringConstraints(min_length=1, max_length=4096)] | None = None
+    """A checkpoint folder, or the state folder of another embedded run, on the backend's machine."""
+    step: Annotated[int, Field(ge=0)] | None = None
+    """Default: the newest whole one."""
+    optimizer: bool = False
+    """Also take the optimiser's moments and the random state."""
+
+
+class KeepBest(Wire):
+    """Keeps the ``count`` checkpoints whose ``metric`` is best; ties are won by the newer one."""
+
+    metric: Annotated[str, StringConstraints(min_length=1, max_length=200)]
+    mode: Literal["max", "min"] = "max"
+    count: Annotated[int, Field(ge=1)] = 1
+
+
+class DeleteCheckpoints(Wire):
+    """Which checkpoints to delete: those of ``steps``, or all that the retention does not keep.
+
+    Never deleted: the newest, one that is sampled or leased, one of ``keep``. ``dryRun`` only says what would happen.
+    """
+
+    steps: list[Annotated[int, Field(ge=0)]] | None = None
+    keep_last: Annotated[int, Field(ge=1)] | None = None
+    keep_best: KeepBest | None = None
+    keep: list[Annotated[int, Field(ge=0)]] = Field(default_factory=list)
+    """Steps that the caller still needs, for example for an evaluation."""
+    dry_run: bool = False
+
+
+class KeptCheckpoint(Wire):
+    step: int
+    reason: Literal["newest", "in_use", "asked", "last", "best", "unknown_metric", "unreadable"]
+
+
+class DeletedCheckpoints(Wire):
+    deleted: list[int]
+    kept: list[KeptCheckpoint]
+    """Those that were up for deletion and stay, each with the first reason for it."""
+    notices: list[str] = Field(default_factory=list)
+
+
+class ExportModel(Wire):
+    """Writes a step for use without Ludus: its PEFT folder, or a transformers model with the adapter merged in."""
+
+    step: Annotated[int, Field(ge=0)] | None = None
+    """Default: the newest."""
+    format: Literal["adapter", "merged"] = "merged"
+    dtype: Literal["fp32", "fp16", "bf16"] = "fp16"
+    """Of merged weights."""
+    destination: Annotated[str, StringConstraints(min_length=1, max_length=4096)]
+    """Absolute path of a folder on the backend's machine that does not exist yet, or is empty."""
+
+
+class ExportedModel(Wire):
+    step: int
+    path: str
+    files: list[str]
+    bytes: int
+    warnings: list[str] = Field(default_factory=list)
+    """For example: rounding to ``dtype`` erases the adapter's changes."""
+
+
+# --- supervised fine-tuning -------------------------------------------------------------------------------------------
+
+
+class SftMessage(ChatMessage):
+    """OpenAI's fine-tuning form: ``weight`` 0 on an assistant message takes its tokens out of the loss."""
+
+    weight: Literal[0, 1] | None = None
+
+
+class SftExample(OpenAIForm):
+    """One conversation. Errors name it as ``examples[i]``."""
+
+    messages: Annotated[list[SftMessage], Field(min_length=1)]
+    tools: list[ToolSpec] | None = None
+
+
+class SftConfig(Wire):
+    """Options of a supervised fine-tuning; one optimiser update is one step."""
+
+    epochs: Annotated[int, Field(ge=1, le=1000)] = 1
+    tokens_per_step: Annotated[int, Field(ge=1)] = 8192
+    """Examples are put into one update until their tokens, prompts included, would exceed this; at least one."""
+    shuffle: bool = True
+    """A fresh order each epoch, from ``seed``."""
+    seed: int = 0
+    train: Literal["all", "last"] = "all"
+    """Which assistant turns carry loss: all (of weight 1), or the last one only."""
+    too_long: Literal["refuse", "skip"] = "refuse"
+    """What happens to an example that is longer than the model's context; it is never cut."""
+    learning_rate: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 2e-4
+    schedule: Literal["constant", "linear", "cosine"] = "linear"
+    warmup_ratio: Annotated[float, Field(ge=0, lt=1)] = 0.05
+    """Share of the updates over which the learning rate rises from 0."""
+    weight_decay: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
+    beta1: Annotated[float, Field(ge=0, lt=1)] = 0.9
+    beta2: Annotated[float, Field(ge=0, lt=1)] = 0.999
+    grad_clip: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 1.0
+    max_tokens_per_micro_batch: Annotated[int, Field(ge=16)] = 4096
+
+
+class SftRequest(Wire):
+    """Compare-and-set like ``TrainRequest``: makes the steps ``expectedStep + 1`` and on, one an update.
+
+    A repeat with the same key, also after a crash, goes on after the steps it had already made.
+    """
+
+    key: Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9._:-]{1,190}$")]
+    expected_step: Annotated[int, Field(ge=0)]
+    examples: Annotated[list[SftExample], Field(min_length=1)]
+    config: SftConfig = Field(default_factory=SftConfig)

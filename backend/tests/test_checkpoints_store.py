@@ -7,6 +7,7 @@ import random
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 
@@ -127,9 +128,10 @@ while True:
 def test_a_process_killed_at_any_moment_leaves_no_broken_and_loses_no_committed_step(store, tmp_path):
     draw = random.Random(0)
     newest = -1
-    for _ in range(4):
+    for _ in range(20 if os.environ.get("LUDUS_FULL") else 4):
         arguments = [sys.executable, "-c", WRITER, str(tmp_path / "checkpoints"), str(newest + 1)]
-        writer = subprocess.Popen(arguments, stdout=subprocess.PIPE, text=True)
+        source = {"PYTHONPATH": str(Path(__file__).resolve().parents[1])}
+        writer = subprocess.Popen(arguments, stdout=subprocess.PIPE, text=True, env={**os.environ, **source})
         assert writer.stdout is not None
         reported = [int(writer.stdout.readline()) for _ in range(draw.randint(1, 3))]
         time.sleep(draw.uniform(0, 0.02))

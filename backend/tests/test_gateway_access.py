@@ -5,12 +5,16 @@ from __future__ import annotations
 import asyncio
 import socket
 
+import httpx
 import pytest
 from gateway_support import TOKEN
 
+from ludus_backend.gateway.app import create_app
 from ludus_backend.gateway.auth import Authentication
 from ludus_backend.gateway.body_limits import MEBIBYTE, BodyLimits
+from ludus_backend.gateway.engine_process import EngineCommand
 from ludus_backend.gateway.episodes import Episodes
+from ludus_backend.gateway.services import Settings
 
 PATHS = [
     ("GET", "/v1/models"),
@@ -23,6 +27,10 @@ PATHS = [
     ("GET", "/v1/ludus/models/demo"),
     ("GET", "/v1/ludus/models/demo/checkpoints"),
     ("POST", "/v1/ludus/models/demo/train"),
+    ("POST", "/v1/ludus/models/demo/sft"),
+    ("POST", "/v1/ludus/models/demo/export"),
+    ("POST", "/v1/ludus/models/demo/checkpoints/delete"),
+    ("POST", "/v1/ludus/forks"),
     ("GET", "/v1/ludus/jobs/x/events"),
     ("GET", "/openapi.json"),
     ("GET", "/nothing"),
@@ -121,3 +129,22 @@ def test_without_a_token_a_web_page_from_elsewhere_gets_nothing(headers, refused
     guarded = Authentication(application, token=None, episodes=Episodes(lambda _: None))
     asyncio.run(guarded(scope, None, send))
     assert reached == [401 if refused else 200]
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "field"),
+    [
+        ("/v1/ludus/models/demo/export", {"destination": "/tmp/model"}, "destination"),
+        ("/v1/ludus/forks", {"name": "fork", "path": "/tmp/run"}, "path"),
+    ],
+)
+def test_a_backend_without_a_token_takes_no_paths(tmp_path, path, body, field) -> None:
+    app = create_app(Settings(tmp_path, "nonce", None, EngineCommand(())))
+
+    async def ask() -> httpx.Response:
+        transport = httpx.ASGITransport(app)
+        async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1") as client:
+            return await client.post(path, json=body)
+
+    response = asyncio.run(ask())
+    assert (response.status_code, response.json()["error"]["field"]) == (401, field)

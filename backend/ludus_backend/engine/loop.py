@@ -12,7 +12,10 @@ from ludus_backend.engine.memory import peak_rss_bytes, rss_bytes
 from ludus_backend.engine.models import EngineModels
 from ludus_backend.engine_messages import (
     Cancel,
+    Delete,
+    Export,
     Forget,
+    Fork,
     Generate,
     GenerateResult,
     ListCheckpoints,
@@ -20,6 +23,7 @@ from ludus_backend.engine_messages import (
     PingResult,
     ProgressEvent,
     Register,
+    Sft,
     Shutdown,
     TokensEvent,
     Train,
@@ -90,6 +94,16 @@ class EngineLoop:
                 case Train():
                     result = self._models.train(request.name, request.request, self._progress(request.id))
                     self._channel.result(request.id, result)
+                case Sft():
+                    result = self._models.sft(request.name, request.request, self._progress(request.id))
+                    self._channel.result(request.id, result)
+                case Fork():
+                    self._channel.result(request.id, self._models.fork(request.fork))
+                case Delete():
+                    deleted = self._models.delete(request.name, request.request, request.leased, request.newest_known)
+                    self._channel.result(request.id, deleted)
+                case Export():
+                    self._channel.result(request.id, self._models.export(request.name, request.request))
                 case ListCheckpoints():
                     self._channel.result(request.id, self._models.checkpoints(request.name))
                 case Shutdown():

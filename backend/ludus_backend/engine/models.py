@@ -2,14 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from ludus_backend.engine_messages import RegisterResult
+from ludus_backend.engine.export import export
+from ludus_backend.engine_messages import RegisterResult, SftUpdate
 from ludus_backend.errors import LudusError
 from ludus_backend.models.base_model import LoadedBase, cache_folder, load_base
-from ludus_backend.protocol import BaseModelSpec, Checkpoints, RegisterModel, TrainRequest, TrainResult
+from ludus_backend.protocol import (
+    BaseModelSpec,
+    Checkpoints,
+    DeleteCheckpoints,
+    DeletedCheckpoints,
+    ExportedModel,
+    ExportModel,
+    ForkModel,
+    RegisterModel,
+    TrainRequest,
+    TrainResult,
+)
 from ludus_backend.sampling.torch_sampler import TorchSampler
+from ludus_backend.training.fork import find_source, remove_unfinished, write_fork
 from ludus_backend.training.trainer import Trainer
 
 
@@ -26,16 +39,7 @@ class EngineModels:
 
     def register(self, request: RegisterModel) -> RegisterResult:
         """Loads the base model if none is loaded, makes or resumes the adapter, and publishes its newest step."""
-        base = self._base if self._base is not None else self._load(request.base)
-        if base.spec != request.base:
-            raise LudusError(
-                "invalid_request",
-                "this engine already holds another base model",
-                field="base",
-                value=request.base.model_dump_json(by_alias=True, exclude_none=True),
-                expected=base.spec.model_dump_json(by_alias=True, exclude_none=True),
-                advice="start another backend for another base model",
-            )
+        base = self._base_of(request.base)
         trainer, sampler = self._parts()
         info = trainer.register(request)
         sampler.publish(f"{info.name}@{info.step}", trainer.adapter_folder(info.name, info.step))
@@ -62,15 +66,64 @@ class EngineModels:
 
     def train(self, name: str, request: TrainRequest, progress: Callable[[int, int, str], None]) -> TrainResult:
         """One update; the step it made, now or earlier under the same key, can be sampled afterwards."""
+        return self._published(name, self._parts()[0].train(name, request, progress))
+
+    def sft(self, name: str, request: SftUpdate, progress: Callable[[int, int, str], None]) -> TrainResult:
+        """One supervised update, published like that of ``train``."""
+        return self._published(name, self._parts()[0].sft(name, request, progress))
+
+    def fork(self, fork: ForkModel) -> RegisterResult:
+        """Makes a model from a step of another one, loading the other one's base model if none is loaded."""
+        models = self._state / "models"
+        source = find_source(models, fork)
+        self._base_of(source.declared.base)
+        remove_unfinished(models)
+        return self.register(write_fork(models, fork, source))
+
+    def delete(
+        self, name: str, request: DeleteCheckpoints, leased: Sequence[int], newest_known: int
+    ) -> DeletedCheckpoints:
+        """Deletes checkpoints, but never one that is sampled, leased, or may have been leased in between."""
         trainer, sampler = self._parts()
-        result = trainer.train(name, request, progress)
-        if not sampler.knows(result.policy):
+
+        def in_use(step: int) -> bool:
+            return step in leased or step >= newest_known or sampler.in_use(f"{name}@{step}")
+
+        result = trainer.delete(name, request, in_use)
+        if not request.dry_run:
+            for step in result.deleted:
+                sampler.retire(f"{name}@{step}")
+        return result
+
+    def export(self, name: str, request: ExportModel) -> ExportedModel:
+        """Writes a step for use elsewhere."""
+        trainer, _ = self._parts()
+        assert self._base is not None
+        return export(self._base, trainer.stored(name, request.step), request, self._state)
+
+    def _published(self, name: str, result: TrainResult) -> TrainResult:
+        trainer, sampler = self._parts()
+        if not sampler.knows(result.policy) and result.step in trainer.steps(name):
             sampler.publish(result.policy, trainer.adapter_folder(name, result.step))
         return result
 
     def checkpoints(self, name: str) -> Checkpoints:
         """The committed steps of a model, with their places."""
         return self._parts()[0].checkpoints(name)
+
+    def _base_of(self, spec: BaseModelSpec) -> LoadedBase:
+        """The loaded base model, which must be that of ``spec``; loads it where there is none yet."""
+        base = self._base if self._base is not None else self._load(spec)
+        if base.spec != spec:
+            raise LudusError(
+                "invalid_request",
+                "this engine already holds another base model",
+                field="base",
+                value=spec.model_dump_json(by_alias=True, exclude_none=True),
+                expected=base.spec.model_dump_json(by_alias=True, exclude_none=True),
+                advice="start another backend for another base model",
+            )
+        return base
 
     def _load(self, spec: BaseModelSpec) -> LoadedBase:
         base = load_base(spec, cache_folder())

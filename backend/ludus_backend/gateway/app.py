@@ -10,7 +10,7 @@ from typing import get_args
 
 from fastapi import FastAPI
 
-from ludus_backend.gateway import chat, training
+from ludus_backend.gateway import chat, checkpoints, training
 from ludus_backend.gateway.auth import Authentication
 from ludus_backend.gateway.body_limits import BodyLimits
 from ludus_backend.gateway.http_errors import ERROR_RESPONSES, install_error_handlers
@@ -39,6 +39,7 @@ def create_app(settings: Settings) -> FastAPI:
     install_error_handlers(app)
     app.include_router(chat.chat_routes(services))
     app.include_router(training.training_routes(services))
+    app.include_router(checkpoints.checkpoint_routes(services))
     _add_descriptions(app, services)
     app.openapi = lambda: document(app, (*chat.SCHEMAS, *training.SCHEMAS))  # type: ignore[method-assign]
     app.add_middleware(BodyLimits)

@@ -15,7 +15,7 @@ from ludus_backend.errors import LudusError
 from ludus_backend.gateway.http_errors import error_response
 
 MEBIBYTE = 1 << 20
-_TRAIN_PATH = re.compile(r"/v1/ludus/models/[^/]+/train")
+_TRAIN_PATH = re.compile(r"/v1/ludus/models/[^/]+/(train|sft)")
 _DRAINED_BYTES = 64 * MEBIBYTE
 _DRAINED_SECONDS = 2.0
 
@@ -114,7 +114,7 @@ def _too_large(limit: int) -> LudusError:
         "The request body is too large",
         field="body",
         expected=f"at most {limit} bytes",
-        advice="send fewer groups in one update, or a shorter history",
+        advice="send fewer groups or examples in one request, or a shorter history",
     )
 
 

@@ -50,7 +50,7 @@ def read_chat_request(body: bytes) -> ChatRequest:
     count = asked.n or 1
     return ChatRequest(
         model=asked.model,
-        messages=[_plain_message(message.model_dump(exclude_none=True)) for message in asked.messages],
+        messages=[plain_message(message.model_dump(exclude_none=True)) for message in asked.messages],
         tools=sent["tools"] if asked.tools else None,
         parse_tools=bool(asked.tools) and asked.tool_choice != "none",
         temperature=1.0 if asked.temperature is None else asked.temperature,
@@ -98,7 +98,7 @@ def _well_formed(value: Any) -> Any:
     return value
 
 
-def _plain_message(message: dict[str, Any]) -> dict[str, Any]:
+def plain_message(message: dict[str, Any]) -> dict[str, Any]:
     """Text content as one string (missing and null: empty), ``developer`` as the system role it stands for."""
     content = message.get("content") or ""
     if isinstance(content, list):

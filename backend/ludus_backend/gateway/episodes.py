@@ -83,6 +83,11 @@ class Episodes:
             known.last_used = self._clock()
         return known
 
+    def leased_steps(self, model: str) -> list[int]:
+        """Steps of ``model`` that open episodes hold, ascending."""
+        held = (episode.leases.get(model) for episode in self._by_id.values())
+        return sorted({int(policy.rpartition("@")[2]) for policy in held if policy is not None})
+
     async def close(self, episode_id: str) -> None:
         """Ends leases, stops what still samples for it, and frees ids and KV. Closing what is not open is no error."""
         closed = self._by_id.pop(episode_id, None)

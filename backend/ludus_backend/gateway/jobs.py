@@ -6,11 +6,12 @@ import asyncio
 import math
 import secrets
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
 from ludus_backend.errors import LudusError
 from ludus_backend.gateway.engine_client import EngineClient
+from ludus_backend.gateway.engine_wire import OnEvent
 from ludus_backend.gateway.models import ServedModel
 from ludus_backend.protocol import JobEvent, TrainRequest, TrainResult
 
@@ -19,16 +20,19 @@ _KEPT_JOBS = 64
 _QUIET_SECONDS = 10.0
 """After this long without news a follower is told that the job still runs."""
 
+Work = Callable[[OnEvent], Awaitable[TrainResult]]
+"""What a job does; it reports progress as the engine words it: ``done``, ``total``, ``phase``."""
+
 
 class Job:
-    """One ``train`` in the engine and the events it has had so far. Goes on when nobody follows it."""
+    """Work in the engine and the events it has had so far. Goes on when nobody follows it."""
 
-    def __init__(self, engine: EngineClient, model: ServedModel, request: TrainRequest) -> None:
+    def __init__(self, model: ServedModel, work: Work) -> None:
         self.id = f"job-{secrets.token_hex(12)}"
         self.events: list[JobEvent] = []
         self.ended_at: float | None = None
         self._changed = asyncio.Event()
-        self._engine, self._model, self._request = engine, model, request
+        self._model, self._work = model, work
         self._task = asyncio.create_task(self._run())
 
     @property
@@ -51,10 +55,8 @@ class Job:
                 yield None
 
     async def _run(self) -> None:
-        fields = {"name": self._model.info.name, "request": self._request.model_dump(by_alias=True, mode="json")}
         try:
-            answer = await self._engine.request("train", fields, on_event=self._on_progress)
-            result = finite_result(answer)
+            result = await self._work(self._on_progress)
         except LudusError as error:
             self._record(JobEvent(sequence=0, type="failed", error=error.detail))
         except Exception as error:  # the follower must hear of it, whatever it was
@@ -81,20 +83,19 @@ class Job:
 class Jobs:
     """Jobs by id, and the running one of each (model, key)."""
 
-    def __init__(self, engine: EngineClient) -> None:
-        self._engine = engine
+    def __init__(self) -> None:
         self._by_id: dict[str, Job] = {}
         self._by_key: dict[tuple[str, str], Job] = {}
 
-    def start(self, model: ServedModel, request: TrainRequest) -> Job:
+    def start(self, model: ServedModel, key: str, work: Work) -> Job:
         """A new job, or the one that already runs for this key. A key whose job has ended is the engine's to judge."""
         self._drop_old()
-        key = (model.info.name, request.key)
-        running = self._by_key.get(key)
+        owner = (model.info.name, key)
+        running = self._by_key.get(owner)
         if running is not None and running.running:
             return running
-        job = Job(self._engine, model, request)
-        self._by_id[job.id] = self._by_key[key] = job
+        job = Job(model, work)
+        self._by_id[job.id] = self._by_key[owner] = job
         return job
 
     def get(self, job_id: str) -> Job:
@@ -117,6 +118,16 @@ class Jobs:
             if len(ended) - position > _KEPT_JOBS or now - (job.ended_at or 0.0) > _KEPT_SECONDS:
                 del self._by_id[job.id]
         self._by_key = {key: job for key, job in self._by_key.items() if job.running}
+
+
+def train_work(engine: EngineClient, model: ServedModel, request: TrainRequest) -> Work:
+    """One update."""
+    fields = {"name": model.info.name, "request": request.model_dump(by_alias=True, mode="json")}
+
+    async def work(on_event: OnEvent) -> TrainResult:
+        return finite_result(await engine.request("train", fields, on_event=on_event))
+
+    return work
 
 
 def finite_result(answer: dict[str, Any]) -> TrainResult:

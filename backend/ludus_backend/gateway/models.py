@@ -6,14 +6,14 @@ import asyncio
 import logging
 import re
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ludus_backend.errors import LudusError
 from ludus_backend.gateway.engine_client import EngineClient
-from ludus_backend.protocol import ModelInfo, RegisterModel, TrainResult
+from ludus_backend.protocol import ForkModel, ModelInfo, RegisterModel, TrainResult
 
 if TYPE_CHECKING:
     from renderers.base import Renderer
@@ -46,9 +46,19 @@ class ServedModel:
         return f"{self.info.name}@{self.info.step}"
 
     def committed(self, result: TrainResult) -> None:
-        """Takes over a finished training: from now on the plain name means the new step (for new leases)."""
+        """Takes over a finished training: from now on the plain name means the new step (for new leases).
+
+        A repeat made no step, and the one it names may have been deleted since.
+        """
+        if result.repeated:
+            return
         steps = sorted({*self.info.steps, result.step})
         self.info = self.info.model_copy(update={"step": max(self.info.step, result.step), "steps": steps})
+
+    def deleted(self, steps: Iterable[int]) -> None:
+        """Steps that cannot be sampled any more."""
+        left = sorted({*self.info.steps} - {*steps})
+        self.info = self.info.model_copy(update={"steps": left})
 
 
 class Models:
@@ -66,24 +76,37 @@ class Models:
         """Makes or finds a model. Repeats are harmless; a name keeps the base and adapter shape it was made with."""
         async with self._registering:
             # Imported with the first model: it costs most of a second, which /health should not wait for.
-            from ludus_backend.rendering.chatml_hermes import ChatmlHermesRenderer
-            from ludus_backend.rendering.renderer import check_renderer_name, load_renderer
+            from ludus_backend.rendering.renderer import check_renderer_name
 
             check_renderer_name(request.base)
             if request.base.source == "hub" and not self._served:
                 await self._engine.allow_downloads()
             answer = await self._engine.request("register", {"model": _wire(request)})
-            known = self._served.get(request.name)
+            return await self._serve(request, answer)
+
+    async def fork(self, fork: ForkModel) -> ModelInfo:
+        """Makes a model from a step of another one, and serves it. Repeats are harmless."""
+        async with self._registering:
+            answer = await self._engine.request("fork", {"fork": _wire(fork)})
             info = ModelInfo.model_validate(answer["info"])
-            if known is not None and known.request == request:
-                known.info = info
-            else:
-                folder = Path(answer["tokenizer"])
-                renderer, tokenizer = await asyncio.to_thread(load_renderer, request.base, folder)
-                stop_ids = sorted({*answer["stop_ids"], *renderer.get_stop_token_ids()})
-                ours = renderer if isinstance(renderer, ChatmlHermesRenderer) else None
-                self._served[request.name] = ServedModel(request, info, renderer, tokenizer, stop_ids, ours)
-            return info
+            return await self._serve(RegisterModel(name=info.name, base=info.base, lora=info.lora), answer)
+
+    async def _serve(self, request: RegisterModel, answer: dict[str, Any]) -> ModelInfo:
+        """Takes over what the engine says of a model, with a renderer for it."""
+        from ludus_backend.rendering.chatml_hermes import ChatmlHermesRenderer
+        from ludus_backend.rendering.renderer import load_renderer
+
+        known = self._served.get(request.name)
+        info = ModelInfo.model_validate(answer["info"])
+        if known is not None and known.request == request:
+            known.info = info
+        else:
+            folder = Path(answer["tokenizer"])
+            renderer, tokenizer = await asyncio.to_thread(load_renderer, request.base, folder)
+            stop_ids = sorted({*answer["stop_ids"], *renderer.get_stop_token_ids()})
+            ours = renderer if isinstance(renderer, ChatmlHermesRenderer) else None
+            self._served[request.name] = ServedModel(request, info, renderer, tokenizer, stop_ids, ours)
+        return info
 
     async def recover(self) -> None:
         """Registers everything again on a fresh engine; one model that fails does not take the others along."""
@@ -128,7 +151,7 @@ class Models:
         return [f"{m.info.name}@{step}" for m in self for step in m.info.steps] + sorted(self._served)
 
 
-def _wire(request: RegisterModel) -> dict[str, object]:
+def _wire(request: RegisterModel | ForkModel) -> dict[str, object]:
     return request.model_dump(by_alias=True, mode="json")
 
 

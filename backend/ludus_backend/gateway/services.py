@@ -29,4 +29,4 @@ class Services:
         self.models = Models(self.engine)
         self.engine.recover = self.models.recover
         self.episodes = Episodes(forget=lambda key: self.engine.notify("forget", {"conversation": key}))
-        self.jobs = Jobs(self.engine)
+        self.jobs = Jobs()

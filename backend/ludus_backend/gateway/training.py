@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from typing import Annotated, Any
 
@@ -11,31 +12,34 @@ from starlette.responses import Response
 
 from ludus_backend.gateway.event_stream import EventStream, event
 from ludus_backend.gateway.http_errors import ERROR_RESPONSES, invalid_fields
-from ludus_backend.gateway.jobs import Job
+from ludus_backend.gateway.jobs import Job, train_work
 from ludus_backend.gateway.services import Services
+from ludus_backend.gateway.sft import read_sft_request, sft_work
 from ludus_backend.protocol import (
-    Checkpoints,
     Episode,
     JobEvent,
     ModelInfo,
     OpenEpisode,
     RegisterModel,
+    SftRequest,
     TrainAccepted,
     TrainRequest,
 )
 
-_TRAIN_BODY = {
-    "requestBody": {
-        "required": True,
-        "content": {"application/json": {"schema": {"$ref": "#/components/schemas/TrainRequest"}}},
-    }
-}
+
+def _body(schema: str) -> dict[str, Any]:
+    content = {"application/json": {"schema": {"$ref": f"#/components/schemas/{schema}"}}}
+    return {"requestBody": {"required": True, "content": content}}
+
+
+_TRAIN_BODY = _body("TrainRequest")
+_SFT_BODY = _body("SftRequest")
 _EVENTS: dict[int | str, dict[str, Any]] = {
     200: {"content": {"text/event-stream": {"schema": {"$ref": "#/components/schemas/JobEvent"}}}}
 }
 _STILL_THERE = b": still running\n\n"
 
-SCHEMAS = (TrainRequest, JobEvent)
+SCHEMAS = (TrainRequest, SftRequest, JobEvent)
 """Bodies that are read or written by hand below and still belong into the OpenAPI document."""
 
 
@@ -50,12 +54,6 @@ def training_routes(services: Services) -> APIRouter:
     async def model_info(name: str) -> ModelInfo:
         return services.models.get(name).info
 
-    @router.get("/models/{name}/checkpoints", response_model=Checkpoints)
-    async def checkpoints(name: str) -> Checkpoints:
-        served = services.models.get(name)
-        answer = await services.engine.request("checkpoints", {"name": served.info.name})
-        return Checkpoints.model_validate(answer)
-
     @router.post("/models/{name}/train", response_model=TrainAccepted, openapi_extra=_TRAIN_BODY)
     async def train(name: str, http: Request) -> TrainAccepted:
         served = services.models.get(name)
@@ -63,7 +61,15 @@ def training_routes(services: Services) -> APIRouter:
             request = TrainRequest.model_validate_json(await http.body())
         except ValidationError as error:
             raise invalid_fields(error.errors()) from None
-        return TrainAccepted(job=services.jobs.start(served, request).id)
+        work = train_work(services.engine, served, request)
+        return TrainAccepted(job=services.jobs.start(served, request.key, work).id)
+
+    @router.post("/models/{name}/sft", response_model=TrainAccepted, openapi_extra=_SFT_BODY)
+    async def sft(name: str, http: Request) -> TrainAccepted:
+        served = services.models.get(name)
+        read = await asyncio.to_thread(read_sft_request, await http.body())
+        work = sft_work(services.engine, served, read)
+        return TrainAccepted(job=services.jobs.start(served, read.request.key, work).id)
 
     @router.get("/jobs/{job_id}/events", response_model=None, responses=_EVENTS)
     async def job_events(

@@ -5,6 +5,8 @@ from __future__ import annotations
 import copy
 import io
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +17,7 @@ from safetensors.torch import load_file, save
 from ludus_backend.errors import LudusError
 from ludus_backend.models import lora_linear, tree_attention
 from ludus_backend.models.base_model import LoadedBase
-from ludus_backend.protocol import LoraSpec, TrainConfig
+from ludus_backend.protocol import LoraSpec, SftConfig, TrainConfig
 
 ADAPTER_CONFIG = "adapter_config.json"
 ADAPTER_WEIGHTS = "adapter_model.safetensors"
@@ -72,12 +74,18 @@ class Learner:
         self.optimizer = _optimizer(self.parameters)
         self._refuse_other_attention(base)
 
-    def configure(self, config: TrainConfig) -> None:
+    def configure(self, config: TrainConfig | SftConfig) -> None:
         """Sets the optimiser's options for the next step; moments and step count stay."""
         for group in self.optimizer.param_groups:
             group["lr"] = config.learning_rate
             group["betas"] = (config.beta1, config.beta2)
             group["weight_decay"] = config.weight_decay
+
+    @contextmanager
+    def without_adapter(self) -> Iterator[None]:
+        """Inside, ``body`` is the base model: the reference policy of a KL term, without a second set of weights."""
+        with self._model.disable_adapter():
+            yield
 
     def adapter_files(self) -> dict[str, bytes]:
         """The PEFT folder: ``adapter_config.json`` and ``adapter_model.safetensors``. Equal weights, equal bytes."""

@@ -53,10 +53,12 @@ def fuse(model: torch.nn.Module, adapter: str = "default") -> None:
 
 
 def _fused_forward(module: LoraLinear, adapter: str) -> Any:
-    base = module.get_base_layer()
+    base: Any = module.get_base_layer()
     a, b, scaling = module.lora_A[adapter], module.lora_B[adapter], module.scaling[adapter]
 
     def forward(x: torch.Tensor) -> torch.Tensor:
+        if module.disable_adapters:
+            return linear(x, base.weight, base.bias)
         flat = x.reshape(-1, x.shape[-1])
         return _FusedLora.apply(flat, base.weight, base.bias, a.weight, b.weight, scaling).view(*x.shape[:-1], -1)
 

@@ -70,6 +70,9 @@ class Sampler(Protocol):
     def knows(self, policy: str) -> bool:
         """Whether requests for ``policy`` are accepted."""
 
+    def in_use(self, policy: str) -> bool:
+        """Whether a request for ``policy`` has not ended yet."""
+
     def submit(self, request: SampleRequest) -> None:
         """Queues it. Errors: ``unknown_model``, ``context_length_exceeded``, ``too_large``, ``invalid_request``."""
 

@@ -64,6 +64,10 @@ class TorchSampler:
     def knows(self, policy: str) -> bool:
         return policy in self._adapters
 
+    def in_use(self, policy: str) -> bool:
+        unfinished = (*self._scheduler.waiting, *self._scheduler.running)
+        return any(sequence.request.policy == policy for sequence in unfinished)
+
     @property
     def waiting(self) -> int:
         return len(self._scheduler.waiting)

@@ -1,4 +1,4 @@
-"""Advantages: how much better a trajectory did than its siblings.
+"""Advantages: how much better a trajectory, or one of its turns, did than its siblings.
 
 Rewards are compared inside a group, and a group is what carries one explicit id: never a position in a list, never
 equal prompt text. ``A = r - mean``, divided by ``std + 1e-6`` where the flag says so; the std is the population's (n,
@@ -15,26 +15,33 @@ from typing import Literal
 
 from ludus_backend.errors import LudusError
 from ludus_backend.protocol import TrainGroup, TrajectoryRows
+from ludus_backend.training.credit import SMALLEST_GROUP, Credit, centred_credit, divided, numbers_of, trains
+from ludus_backend.training.rows import policy_step
 
 EPSILON = 1e-6
-EQUAL_WITHIN = 1e-12
-"""Rewards this close to each other are equal: what differs is rounding, and dividing by it would blow it up."""
-SMALLEST_GROUP = 2
 
 
 @dataclass
 class GroupAdvantages:
-    advantages: list[list[float | None] | None]
+    advantages: list[list[Credit | None] | None]
     """By group of the request, then trajectory. None for a group: it carries no signal and is not trained; for a
-    trajectory: it has no trained token, so it is in no baseline either."""
+    trajectory: it is not trained."""
     reasons: dict[str, int]
-    """Counted: groups not trained (``zero_variance``, ``group_too_small``, ``dropped_<cause>``) and trajectories left
-    out (``no_trained_tokens``)."""
+    """Counted: groups not trained (``zero_variance``, ``group_too_small``, ``dropped_<cause>``) and trajectories not
+    trained (``no_sampled_tokens`` and ``stale``, which are in no baseline either; ``no_trained_tokens``, which are)."""
 
-    def of(self, group: int, trajectory: int) -> float | None:
-        """The advantage of one trajectory; None where it is not trained."""
+    def trains(self, group: int, trajectory: int) -> bool:
+        """Whether the trajectory has an advantage."""
         values = self.advantages[group]
-        return None if values is None else values[trajectory]
+        return values is not None and values[trajectory] is not None
+
+    def of(self, group: int, trajectory: int, exchange: int) -> float:
+        """The advantage of one exchange of a trajectory that trains."""
+        values = self.advantages[group]
+        credit = None if values is None else values[trajectory]
+        value = credit[exchange] if isinstance(credit, list) else credit
+        assert value is not None, "the exchange does not train"
+        return value
 
     @property
     def zero_variance_share(self) -> float:
@@ -45,49 +52,62 @@ class GroupAdvantages:
         return silent / len(self.advantages) if self.advantages else 0.0
 
 
-def compute_advantages(groups: Sequence[TrainGroup], std_scaling: Literal["group", "batch", "none"]) -> GroupAdvantages:
+def compute_advantages(
+    groups: Sequence[TrainGroup],
+    std_scaling: Literal["group", "batch", "none"],
+    credit: Literal["trajectory", "turn"] = "trajectory",
+    oldest_step: int | None = None,
+) -> GroupAdvantages:
     """Advantages of every group of a train request. Only scored trajectories are in one, by type of the protocol.
 
-    Raises ``LudusError(invalid_request)`` where two groups carry the same id.
+    A trajectory whose samples are all kept out of the loss is still a sibling: its reward counts in the baseline.
+    ``oldest_step``: trajectories with a trained token of an earlier policy step are left out. Raises
+    ``LudusError(invalid_request)`` where two groups carry the same id, or a trained exchange lacks its ``returnToGo``.
     """
     _refuse_repeated_ids(groups)
     reasons: Counter[str] = Counter()
-    centred: list[list[float | None] | None] = []
-    for group in groups:
-        acted = [_has_trained_token(trajectory) for trajectory in group.trajectories]
-        reasons["no_trained_tokens"] += acted.count(False)
-        rewards = [trajectory.reward for trajectory, did in zip(group.trajectories, acted, strict=True) if did]
-        cause = _no_signal(group, rewards)
-        if cause is not None:
-            reasons[cause] += 1
+    centred: list[dict[int, Credit] | None] = []
+    for index, group in enumerate(groups):
+        left_out = [_left_out(trajectory, oldest_step) for trajectory in group.trajectories]
+        members = [i for i, cause in enumerate(left_out) if cause is None]
+        silent = [i for i in members if not any(map(trains, group.trajectories[i].exchanges))]
+        reasons.update(cause for cause in left_out if cause is not None)
+        reasons["no_trained_tokens"] += len(silent)
+        if group.dropped is not None or len(members) < SMALLEST_GROUP:
+            reasons["group_too_small" if group.dropped is None else f"dropped_{group.dropped}"] += 1
             centred.append(None)
             continue
-        mean = math.fsum(rewards) / len(rewards)
-        centred.append([t.reward - mean if did else None for t, did in zip(group.trajectories, acted, strict=True)])
-    batch = _deviation([value for values in centred if values is not None for value in values if value is not None])
-    scaled: list[list[float | None] | None] = []
-    for values in centred:
-        if values is None or std_scaling == "none":
-            scaled.append(values)
+        values = centred_credit(group, members, credit, f"groups[{index}]")
+        if not any(number for value in values.values() for number in numbers_of(value)):
+            reasons["zero_variance"] += 1
+            centred.append(None)
+        else:
+            centred.append(values)
+    batch = _deviation([values for values in centred if values is not None])
+    scaled: list[list[Credit | None] | None] = []
+    for group, found in zip(groups, centred, strict=True):
+        if found is None:
+            scaled.append(None)
             continue
-        deviation = batch if std_scaling == "batch" else _deviation([value for value in values if value is not None])
-        scaled.append([None if value is None else value / (deviation + EPSILON) for value in values])
+        deviation = {"none": 1.0, "batch": batch + EPSILON, "group": _deviation([found]) + EPSILON}[std_scaling]
+        scaled.append(
+            [
+                divided(found[i], deviation) if i in found and any(map(trains, trajectory.exchanges)) else None
+                for i, trajectory in enumerate(group.trajectories)
+            ]
+        )
     return GroupAdvantages(scaled, {reason: count for reason, count in sorted(reasons.items()) if count})
 
 
-def _no_signal(group: TrainGroup, rewards: Sequence[float]) -> str | None:
-    """Why a group with these rewards (of the trajectories that acted) cannot be trained, or None."""
-    if group.dropped is not None:
-        return f"dropped_{group.dropped}"
-    if len(rewards) < SMALLEST_GROUP:
-        return "group_too_small"
-    if max(rewards) - min(rewards) <= EQUAL_WITHIN:
-        return "zero_variance"
+def _left_out(trajectory: TrajectoryRows, oldest_step: int | None) -> str | None:
+    """Why a trajectory is in no baseline, or None."""
+    sampled = [exchange for exchange in trajectory.exchanges if exchange.sampled_ids]
+    if not sampled:
+        return "no_sampled_tokens"
+    judged = [exchange for exchange in sampled if exchange.trained] or sampled
+    if oldest_step is not None and any((policy_step(e.policy) or 0) < oldest_step for e in judged):
+        return "stale"
     return None
-
-
-def _has_trained_token(trajectory: TrajectoryRows) -> bool:
-    return any(exchange.trained and exchange.sampled_ids for exchange in trajectory.exchanges)
 
 
 def _refuse_repeated_ids(groups: Sequence[TrainGroup]) -> None:
@@ -105,6 +125,7 @@ def _refuse_repeated_ids(groups: Sequence[TrainGroup]) -> None:
         seen[group.id] = index
 
 
-def _deviation(centred: Sequence[float]) -> float:
-    """Population standard deviation of values whose mean is 0."""
-    return math.sqrt(math.fsum(value * value for value in centred) / len(centred)) if centred else 0.0
+def _deviation(centred: Sequence[dict[int, Credit]]) -> float:
+    """Root mean square over all members: the population standard deviation of values whose mean is 0."""
+    numbers = [number for values in centred for value in values.values() for number in numbers_of(value)]
+    return math.sqrt(math.fsum(number * number for number in numbers) / len(numbers)) if numbers else 0.0

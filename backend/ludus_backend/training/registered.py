@@ -11,6 +11,7 @@ from typing import Any
 
 from ludus_backend.checkpoints import OPTIMIZER, CheckpointStore
 from ludus_backend.durable import disk_full, write_atomically
+from ludus_backend.engine_messages import SftUpdate
 from ludus_backend.errors import LudusError
 from ludus_backend.models.base_model import LoadedBase
 from ludus_backend.models.learner import Learner
@@ -18,7 +19,7 @@ from ludus_backend.protocol import ModelInfo, RegisterModel, TrainRequest, Train
 
 KEPT_OPTIMIZERS = 2
 """Steps whose optimiser state stays on disk: the newest, and one to fall back to."""
-_DECLARATION = "model.json"
+DECLARATION = "model.json"
 
 
 class RegisteredModel:
@@ -40,7 +41,7 @@ class RegisteredModel:
 
     def _open(self, base: LoadedBase, folder: Path, request: RegisterModel) -> None:
         self.notices: list[str] = []
-        declaration = folder / _DECLARATION
+        declaration = folder / DECLARATION
         if declaration.is_file():
             self.request = RegisterModel.model_validate_json(declaration.read_bytes())
             self.refuse_changes(request)
@@ -58,7 +59,7 @@ class RegisteredModel:
             self.step = 0
         else:
             optimizer = newest.folder / OPTIMIZER
-            if not optimizer.is_file():
+            if OPTIMIZER in newest.files and not optimizer.is_file():
                 self.notices.append(
                     f"checkpoint {newest.step} has no optimiser state any more: its moments start again"
                 )
@@ -95,12 +96,26 @@ class RegisteredModel:
         if shutil.disk_usage(folder).free < needed:
             raise disk_full(folder.parent, needed)
 
+    def refuse_other_step(self, expected: int) -> None:
+        """Compare-and-set: a request was made for one step, and no other."""
+        if expected != self.step:
+            raise LudusError(
+                "step_conflict",
+                f"{self.request.name} is at step {self.step}, not {expected}",
+                field="expectedStep",
+                value=expected,
+                expected=str(self.step),
+                advice="fetch the model's step and send a request that was made for it",
+            )
+
     def committed(self, key: str) -> TrainResult | None:
         """The result of the train request with this key, where it made a step."""
         stored = self._results.get(key)
         return None if stored is None else TrainResult.model_validate({**stored, "repeated": True})
 
-    def commit(self, request: TrainRequest, metrics: dict[str, float], non_finite: list[str]) -> TrainResult:
+    def commit(
+        self, request: TrainRequest | SftUpdate, metrics: dict[str, float], non_finite: list[str]
+    ) -> TrainResult:
         """Takes the optimiser's step and makes it durable. Whatever fails, the weights in memory go back."""
         step = self.step + 1
         result = TrainResult(

@@ -18,7 +18,7 @@ from ludus_backend.protocol import Exchange, TrainGroup, TrajectoryRows
 
 @dataclass
 class Row:
-    """Five lists of one length. Where ``mask`` is False the last three hold 0.0, 1.0 and -1."""
+    """Six lists of one length. Where ``mask`` is False the last four hold 0.0, 1.0, -1 and -1."""
 
     group: int
     """Index of the group in the request."""
@@ -32,20 +32,29 @@ class Row:
     temperatures: list[float] = field(default_factory=list)
     steps: list[int] = field(default_factory=list)
     """Step of the policy that sampled the token."""
+    exchanges: list[int] = field(default_factory=list)
+    """Index of the exchange in its trajectory: the turn."""
 
     @property
     def trained_tokens(self) -> int:
         return sum(self.mask)
 
     def _extend(self, ids: Sequence[int]) -> None:
-        self._append(ids, False, [0.0] * len(ids), 1.0, -1)
-
-    def _append(self, ids: Sequence[int], mask: bool, logprobs: Sequence[float], temperature: float, step: int) -> None:
         self.ids.extend(ids)
-        self.mask.extend([mask] * len(ids))
-        self.logprobs.extend(logprobs)
-        self.temperatures.extend([temperature] * len(ids))
-        self.steps.extend([step] * len(ids))
+        self.mask.extend([False] * len(ids))
+        self.logprobs.extend([0.0] * len(ids))
+        self.temperatures.extend([1.0] * len(ids))
+        self.steps.extend([-1] * len(ids))
+        self.exchanges.extend([-1] * len(ids))
+
+    def _train(self, exchange: Exchange, step: int, turn: int) -> None:
+        count = len(exchange.sampled_ids)
+        self.ids.extend(exchange.sampled_ids)
+        self.mask.extend([True] * count)
+        self.logprobs.extend(exchange.logprobs)
+        self.temperatures.extend([exchange.temperature] * count)
+        self.steps.extend([step] * count)
+        self.exchanges.extend([turn] * count)
 
     def _copied_history(self, length: int) -> Row:
         """A new row over the first ``length`` tokens, none of which it trains."""
@@ -57,6 +66,12 @@ class Row:
 def prefix_hash(ids: Sequence[int]) -> str:
     """SHA-256 (hex) over ``ids`` as little-endian unsigned 32-bit integers."""
     return hashlib.sha256(struct.pack(f"<{len(ids)}I", *ids)).hexdigest()
+
+
+def policy_step(policy: str) -> int | None:
+    """The step in ``name@step``, or None where it is not of this form."""
+    name, _, step = policy.rpartition("@")
+    return int(step) if name and step.isdecimal() else None
 
 
 def build_rows(groups: Sequence[TrainGroup], vocabulary: int, context_length: int) -> list[Row]:
@@ -101,7 +116,7 @@ def _trajectory_rows(
                 advice="send the prompt ids exactly as the reply returned them, without tokenising text again",
             )
         if exchange.trained:
-            row._append(exchange.sampled_ids, True, exchange.logprobs, exchange.temperature, step)
+            row._train(exchange, step, position)
         else:
             row._extend(exchange.sampled_ids)
         if len(row.ids) > context_length:
@@ -145,12 +160,12 @@ def _checked(exchange: Exchange, here: str, vocabulary: int) -> int:
             raise _invalid(
                 "a token id is outside the vocabulary", f"{here}.{name}[{place}]", ids[place], f"0 to {vocabulary - 1}"
             )
-    name, separator, step = exchange.policy.rpartition("@")
-    if not separator or not name or not step.isdecimal():
+    step = policy_step(exchange.policy)
+    if step is None:
         raise _invalid("a policy has no step", f"{here}.policy", exchange.policy, "name@step, for example demo@3")
     if not exchange.prompt_ids and exchange.parent is None:
         raise _invalid("a first exchange has no prompt", f"{here}.promptIds", "[]", "at least one id")
-    return int(step)
+    return step
 
 
 def _invalid(message: str, field: str, value: object, expected: str) -> LudusError:

@@ -10,6 +10,7 @@ from typing import Literal
 import torch
 
 from ludus_backend.training.advantages import GroupAdvantages
+from ludus_backend.training.axes import LossAxes
 from ludus_backend.training.rows import Row
 
 IMPOSSIBLE_BELOW = -1000.0
@@ -52,13 +53,14 @@ class Targets:
 def select_targets(
     rows: Sequence[Row],
     advantages: GroupAdvantages,
-    aggregation: Literal["token", "trajectory"],
+    axes: LossAxes,
     denominator: Literal["trained", "batch"],
 ) -> Targets:
     """The trained tokens of all groups that carry a signal.
 
-    The denominator counts tokens (aggregation ``token``) or trajectories (``trajectory``): the trained ones, or all
-    that were sent, those of dropped groups included. It is global: it knows nothing of micro-batches.
+    The denominator counts tokens (aggregation ``token``) or trajectories (``trajectory``; ``constant``, times its
+    length): the trained ones, or all that were sent, those of dropped groups included. It is global: it knows nothing
+    of micro-batches. A trajectory weighs the same in one row or in several.
     """
     kept: list[tuple[Row, list[int]]] = []
     sent: Counter[tuple[int, int]] = Counter()
@@ -69,11 +71,13 @@ def select_targets(
         positions = [i for i, on in enumerate(row.mask) if on and row.logprobs[i] >= IMPOSSIBLE_BELOW]
         sent[owner] += row.trained_tokens
         impossible += row.trained_tokens - len(positions)
-        if positions and advantages.of(*owner) is not None:
+        if positions and advantages.trains(*owner):
             kept.append((row, positions))
             trained[owner] += len(positions)
     counted = sent if denominator == "batch" else trained
-    total = sum(counted.values()) if aggregation == "token" else sum(1 for count in counted.values() if count)
+    total = sum(counted.values()) if axes.aggregation == "token" else sum(1 for count in counted.values() if count)
+    length = axes.aggregation_length or 1
+    """Tokens that a trajectory is divided by, where not by its own."""
     numbers = {owner: number for number, owner in enumerate(trained)}
     flat = [(index, row, place) for index, (row, positions) in enumerate(kept) for place in positions]
     owners = [(row.group, row.trajectory) for _, row, _ in flat]
@@ -84,9 +88,12 @@ def select_targets(
         label=torch.tensor([row.ids[place] for _, row, place in flat], dtype=torch.long),
         recorded=torch.tensor([row.logprobs[place] for _, row, place in flat], dtype=torch.float32),
         temperature=torch.tensor([row.temperatures[place] for _, row, place in flat], dtype=torch.float32),
-        advantage=torch.tensor([advantages.of(*owner) for owner in owners], dtype=torch.float32),
+        advantage=torch.tensor(
+            [advantages.of(row.group, row.trajectory, row.exchanges[place]) for _, row, place in flat],
+            dtype=torch.float32,
+        ),
         weight=torch.tensor(
-            [1.0 / total / (trained[owner] if aggregation == "trajectory" else 1) for owner in owners],
+            [1.0 / total / (trained[owner] if axes.aggregation == "trajectory" else length) for owner in owners],
             dtype=torch.float32,
         ),
         trajectory=torch.tensor([numbers[owner] for owner in owners], dtype=torch.long),

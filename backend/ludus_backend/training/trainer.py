@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
-import math
-import time
 from collections.abc import Callable
 from pathlib import Path
 
-import torch
-
+from ludus_backend.checkpoints import StoredCheckpoint
+from ludus_backend.engine_messages import SftUpdate
 from ludus_backend.errors import LudusError
 from ludus_backend.models.base_model import LoadedBase
-from ludus_backend.protocol import Checkpoint, Checkpoints, ModelInfo, RegisterModel, TrainRequest, TrainResult
-from ludus_backend.training.advantages import compute_advantages
-from ludus_backend.training.losses import resolve_axes
-from ludus_backend.training.metrics import batch_metrics, finite, update_metrics
+from ludus_backend.protocol import (
+    Checkpoint,
+    Checkpoints,
+    DeleteCheckpoints,
+    DeletedCheckpoints,
+    ModelInfo,
+    RegisterModel,
+    TrainRequest,
+    TrainResult,
+)
+from ludus_backend.retention import plan_deletion
+from ludus_backend.training.policy_update import policy_update
 from ludus_backend.training.registered import RegisteredModel
-from ludus_backend.training.rows import build_rows
-from ludus_backend.training.targets import select_targets
-from ludus_backend.training.update import Update
+from ludus_backend.training.sft import supervised_update
 
 ACTIVATION_BYTES = 1.25e9
 """Room for the activations of one micro-batch; the shared prefixes may take as much again."""
@@ -56,7 +60,7 @@ class Trainer:
         return model.info()
 
     def train(self, name: str, request: TrainRequest, progress: Progress) -> TrainResult:
-        """One update, or the stored result where ``request.key`` was committed before.
+        """``stepsPerCall`` steps and one checkpoint, or the stored result where ``request.key`` was committed before.
 
         Raises ``LudusError``: ``unknown_model``, ``step_conflict``, ``invalid_request``, ``disk_full``. Weights in
         memory are always those of the newest committed step, whatever is raised.
@@ -65,47 +69,48 @@ class Trainer:
         repeated = model.committed(request.key)
         if repeated is not None:
             return repeated
-        if request.expected_step != model.step:
+        model.refuse_other_step(request.expected_step)
+        vocabulary = self._base.model.config.vocab_size
+        return policy_update(model, request, vocabulary, self._base.context_length, self._affordable, progress)
+
+    def sft(self, name: str, request: SftUpdate, progress: Progress) -> TrainResult:
+        """One supervised update, under the same key, step and commit rules as ``train``; errors as there."""
+        model = self._model(name)
+        repeated = model.committed(request.key)
+        if repeated is not None:
+            return repeated
+        model.refuse_other_step(request.expected_step)
+        vocabulary = self._base.model.config.vocab_size
+        return supervised_update(model, request, vocabulary, self._base.context_length, self._affordable, progress)
+
+    def steps(self, name: str) -> list[int]:
+        """Steps that have a checkpoint, ascending."""
+        return self._model(name).store.steps()
+
+    def stored(self, name: str, step: int | None) -> StoredCheckpoint:
+        """A step's checkpoint, its hashes checked; default: the newest. Raises ``LudusError(unknown_model)``."""
+        model = self._model(name)
+        wanted = model.step if step is None else step
+        try:
+            return model.store.read(int(self.adapter_folder(name, wanted).name))
+        except ValueError as error:
             raise LudusError(
-                "step_conflict",
-                f"{name} is at step {model.step}, not {request.expected_step}",
-                field="expectedStep",
-                value=request.expected_step,
-                expected=str(model.step),
-                advice="fetch the model's step and send groups that were sampled for it",
-            )
-        started = time.perf_counter()
-        config = request.config
-        axes = resolve_axes(config)
-        progress(0, 0, "rows")
-        rows = build_rows(request.groups, self._base.model.config.vocab_size, self._base.context_length)
-        advantages = compute_advantages(request.groups, axes.std_scaling)
-        targets = select_targets(rows, advantages, axes.aggregation, config.denominator)
-        metrics = batch_metrics(request.groups, advantages, rows)
-        if len(targets) == 0:
-            return _untrained(model, metrics, advantages.reasons or {"no_groups": 1}, started)
-        model.refuse_full_disk()
-        parameters = model.learner.parameters
-        for parameter in parameters:
-            parameter.grad = None
-        figures = Update(model.learner.body, model.learner.head, model.learner.device).accumulate(
-            targets,
-            axes,
-            config.ratio_cap,
-            config.entropy_bonus,
-            min(config.max_tokens_per_micro_batch, self._affordable),
-            lambda done, total: progress(done, total, "update"),
-        )
-        norm = torch.nn.utils.clip_grad_norm_(parameters, config.grad_clip).item()
-        seconds = time.perf_counter() - started
-        metrics |= update_metrics(targets, figures, axes, config.ratio_cap, model.step, seconds)
-        metrics["grad_norm"] = norm
-        for reason, value in (("non_finite_loss", figures.loss), ("non_finite_gradient", norm)):
-            if not math.isfinite(value):
-                return _untrained(model, metrics, {reason: 1}, started)
-        progress(figures.computed_tokens, figures.computed_tokens, "checkpoint")
-        metrics["seconds"] = time.perf_counter() - started
-        return model.commit(request, *finite(metrics))
+                "unknown_model",
+                f"checkpoint {wanted} of {name} is broken: {error}",
+                field="step",
+                value=wanted,
+                expected="a whole checkpoint",
+                advice="use another step",
+            ) from error
+
+    def delete(self, name: str, request: DeleteCheckpoints, in_use: Callable[[int], bool]) -> DeletedCheckpoints:
+        """Deletes what the retention lets go; see ``retention.plan_deletion``."""
+        store = self._model(name).store
+        planned = plan_deletion(store.steps(), store.all(), request, in_use)
+        if not request.dry_run:
+            for step in planned.deleted:
+                store.delete(step)
+        return planned
 
     def adapter_folder(self, name: str, step: int) -> Path:
         """PEFT folder of a committed step: ``adapter_config.json`` and ``adapter_model.safetensors``."""
@@ -155,17 +160,3 @@ def affordable_tokens(base: LoadedBase) -> int:
     config = base.model.config.get_text_config()
     vectors = 16 * config.hidden_size + 5 * config.intermediate_size
     return max(64, int(ACTIVATION_BYTES / (4 * config.num_hidden_layers * vectors)))
-
-
-def _untrained(
-    model: RegisteredModel, metrics: dict[str, float], reasons: dict[str, int], started: float
-) -> TrainResult:
-    kept, non_finite = finite({**metrics, "seconds": time.perf_counter() - started})
-    return TrainResult(
-        step=model.step,
-        trained=False,
-        policy=f"{model.request.name}@{model.step}",
-        metrics=kept,
-        non_finite=non_finite,
-        reasons=reasons,
-    )

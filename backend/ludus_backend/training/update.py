@@ -7,12 +7,25 @@ from dataclasses import dataclass
 
 import torch
 
-from ludus_backend.training.losses import LossAxes, clamped_log_ratio, entropy, policy_loss
-from ludus_backend.training.shared_prefix import Forest, SharedPrefixPass, plan
+from ludus_backend.training.axes import LossAxes
+from ludus_backend.training.losses import LossInputs, entropy, token_losses
+from ludus_backend.training.shared_prefix import SharedPrefixPass, Visit, plan
 from ludus_backend.training.targets import Targets
 
 HEAD_CHUNK = 256
 """Positions whose logits exist at once: a vocabulary of 49,152 makes 50 MB of fp32 a copy of them."""
+
+Report = Callable[[int], None]
+"""Hears the tokens that passed through the model since the last call."""
+
+
+@dataclass(frozen=True)
+class Objective:
+    """What is minimised: ``policy loss + kl * divergence - entropy_bonus * entropy``, weighted over the targets."""
+
+    axes: LossAxes
+    kl: float = 0.0
+    entropy_bonus: float = 0.0
 
 
 @dataclass
@@ -24,86 +37,89 @@ class UpdateFigures:
     """fp32 ``[targets]``: log pi at the sampling temperature, before the update."""
     entropies: torch.Tensor
     """fp32 ``[targets]``, nats, of the distribution at the sampling temperature."""
-    computed_tokens: int
-    """Tokens that passed through the model."""
-    plain_tokens: int
-    """Tokens that would have without shared prefixes."""
 
 
 class Update:
-    """Computes gradients of a loss for a model given as ``body`` (hidden states) and ``head`` (logits)."""
+    """The targets of one update, planned once, for a model given as ``body`` (hidden states) and ``head`` (logits)."""
 
-    def __init__(self, body: torch.nn.Module, head: torch.nn.Module, device: torch.device) -> None:
+    def __init__(
+        self, body: torch.nn.Module, head: torch.nn.Module, device: torch.device, targets: Targets, budget: int
+    ) -> None:
+        """``budget``: tokens a micro-batch."""
         self._pass = SharedPrefixPass(body, device)
         self._head = head
+        self._targets = targets
+        self._places = list(zip(targets.sequence, targets.position, strict=True))
+        self._forests = plan(targets.sequences, budget)
 
-    def accumulate(
-        self,
-        targets: Targets,
-        axes: LossAxes,
-        ratio_cap: float,
-        entropy_bonus: float,
-        budget: int,
-        progress: Callable[[int, int], None],
-    ) -> UpdateFigures:
-        """Adds the gradient of the whole update to ``grad`` of whatever requires one.
+    @property
+    def computed_tokens(self) -> int:
+        """Tokens that go through the model in one pass."""
+        return sum(forest.tokens for forest in self._forests)
 
-        ``budget``: tokens a micro-batch. A trajectory-level ratio takes a pass without gradient first, because the
-        tokens of a trajectory may lie in several micro-batches.
-        """
-        forests = plan(targets.sequences, budget)
-        tokens = sum(forest.tokens for forest in forests)
-        report = _counter(progress, tokens * (2 if axes.level == "trajectory" else 1))
-        means = self._trajectory_means(targets, forests, report) if axes.level == "trajectory" else None
-        figures = UpdateFigures(0.0, torch.zeros(len(targets)), torch.zeros(len(targets)), tokens, 0)
-        figures.plain_tokens = sum(map(len, targets.sequences))
+    @property
+    def plain_tokens(self) -> int:
+        """Tokens that would without shared prefixes."""
+        return sum(map(len, self._targets.sequences))
+
+    @property
+    def micro_batches(self) -> int:
+        """Pieces whose activations exist one after the other, shared prefixes not counted."""
+        return sum(len(forest.chunks) for forest in self._forests)
+
+    @torch.no_grad()
+    def logprobs(self, report: Report) -> torch.Tensor:
+        """fp32 ``[targets]``: log pi of every target with the weights as they are; a pass without gradient."""
+        found = torch.zeros(len(self._targets))
 
         def visit(hidden: torch.Tensor, rows: list[int], entries: list[int]) -> None:
-            for logs, pick, chosen in self._distributions(hidden, rows, entries, targets):
-                logprobs = logs[pick, targets.label[chosen]]
-                losses = policy_loss(
-                    axes,
-                    logprobs,
-                    targets.recorded[chosen],
-                    targets.advantage[chosen],
-                    ratio_cap,
-                    None if means is None else means[chosen],
-                )
-                if entropy_bonus:
-                    entropies = entropy(logs)[pick]
-                    losses = losses - entropy_bonus * entropies
+            for logs, pick, chosen in self._distributions(hidden, rows, entries):
+                found[chosen] = logs[pick, self._targets.label[chosen]].cpu()
+
+        self._run(visit, report)
+        return found
+
+    def accumulate(self, inputs: LossInputs, objective: Objective, report: Report) -> UpdateFigures:
+        """Adds the gradient of the whole update to ``grad`` of whatever requires one.
+
+        A ratio of level ``sequence`` couples tokens that may lie in several micro-batches. A pass without gradient
+        comes first: from its log-probabilities follows the derivative of the loss by each of them, exactly, and the
+        micro-batches carry that derivative back.
+        """
+        targets, axes, kl = self._targets, objective.axes, objective.kl
+        slopes: torch.Tensor | None = None
+        figures = UpdateFigures(0.0, torch.zeros(len(targets)), torch.zeros(len(targets)))
+        if axes.importance_level == "sequence":
+            leaf = self.logprobs(report).requires_grad_()
+            loss = (token_losses(axes, kl, leaf, inputs) * targets.weight).sum()
+            (slopes,) = torch.autograd.grad(loss, leaf)
+            figures.loss = loss.item()
+
+        def visit(hidden: torch.Tensor, rows: list[int], entries: list[int]) -> None:
+            for logs, pick, chosen in self._distributions(hidden, rows, entries):
+                logprobs = logs[pick, targets.label[chosen]].cpu()
+                if slopes is None:
+                    loss = (token_losses(axes, kl, logprobs, inputs.select(chosen)) * targets.weight[chosen]).sum()
+                    figures.loss += loss.item()
                 else:
-                    with torch.no_grad():
-                        entropies = entropy(logs)[pick]
-                loss = (losses * targets.weight[chosen]).sum()
-                loss.backward()
-                figures.loss += loss.item()
+                    loss = (slopes[chosen] * logprobs).sum()
+                with torch.set_grad_enabled(objective.entropy_bonus > 0):
+                    entropies = entropy(logs)[pick].cpu()
+                    bonus = objective.entropy_bonus * (entropies * targets.weight[chosen]).sum()
+                (loss - bonus).backward()
+                figures.loss -= bonus.item()
                 figures.logprobs[chosen] = logprobs.detach()
                 figures.entropies[chosen] = entropies.detach()
 
-        for forest in forests:
-            self._pass.run(forest, list(zip(targets.sequence, targets.position, strict=True)), visit, report)
+        self._run(visit, report)
         return figures
 
-    @torch.no_grad()
-    def _trajectory_means(
-        self, targets: Targets, forests: list[Forest], progress: Callable[[int], None]
-    ) -> torch.Tensor:
-        """For each target the mean log ratio over its trajectory's targets, ``[targets]``."""
-        logprobs = torch.zeros(len(targets))
-
-        def visit(hidden: torch.Tensor, rows: list[int], entries: list[int]) -> None:
-            for logs, pick, chosen in self._distributions(hidden, rows, entries, targets):
-                logprobs[chosen] = logs[pick, targets.label[chosen]]
-
-        for forest in forests:
-            self._pass.run(forest, list(zip(targets.sequence, targets.position, strict=True)), visit, progress)
-        ratios = clamped_log_ratio(logprobs, targets.recorded)
-        sums = torch.zeros(int(targets.trajectory.max()) + 1).index_add_(0, targets.trajectory, ratios)
-        return (sums / torch.bincount(targets.trajectory))[targets.trajectory]
+    def _run(self, visit: Visit, report: Report) -> None:
+        for forest in self._forests:
+            self._pass.run(forest, self._places, visit, report)
 
     def _distributions(
-        self, hidden: torch.Tensor, rows: list[int], entries: list[int], targets: Targets
+        self, hidden: torch.Tensor, rows: list[int], entries: list[int]
     ) -> Iterator[tuple[torch.Tensor, torch.Tensor, torch.Tensor]]:
         """Log-probabilities ``[n, vocabulary]`` of at most ``HEAD_CHUNK`` distinct (row, temperature), fp32.
 
@@ -112,7 +128,7 @@ class Update:
         """
         answers: dict[tuple[int, float], list[int]] = {}
         for row, entry in zip(rows, entries, strict=True):
-            answers.setdefault((row, float(targets.temperature[entry])), []).append(entry)
+            answers.setdefault((row, float(self._targets.temperature[entry])), []).append(entry)
         places = sorted(answers)
         for start in range(0, len(places), HEAD_CHUNK):
             part = places[start : start + HEAD_CHUNK]
@@ -122,14 +138,3 @@ class Update:
             pick = [index for index, place in enumerate(part) for _ in answers[place]]
             chosen = [entry for place in part for entry in answers[place]]
             yield logs, torch.tensor(pick), torch.tensor(chosen)
-
-
-def _counter(progress: Callable[[int, int], None], total: int) -> Callable[[int], None]:
-    done = 0
-
-    def report(tokens: int) -> None:
-        nonlocal done
-        done += tokens
-        progress(done, total)
-
-    return report

@@ -26,6 +26,10 @@ export type { RetryPolicy } from "./http/retry.ts"
 export { openaiPolicy, type OpenAIPolicyOptions } from "./openai-policy.ts"
 export * as TrainableModel from "./trainable-model.ts"
 export type { EpisodeClient, RegisteredModel, TrainableModelOptions } from "./trainable-model.ts"
+export { DataError } from "./data/data-error.ts"
+export { type ChatFile, type ReadChatOptions, readChatFile } from "./data/read-chat-file.ts"
+export { type BestOptions, readSavedTrajectories, type SavedTrajectories } from "./data/saved-trajectories.ts"
+export type { ShareGptTags } from "./data/sharegpt.ts"
 export { makeRecorder, type Recorder, type RecorderOptions } from "./recorder.ts"
 export {
   exceptionRate,

@@ -76,7 +76,7 @@ export const toTrainRequest = (
     if (problem !== undefined) return Result.fail(problem)
     const identical = identicalMembers(group.id, members)
     if (identical !== undefined) notices.push(identical)
-    if (members.length > 0) sent.push(toTrainGroup(group, members, options.maskTruncated ?? false))
+    if (members.length > 0) sent.push(toTrainGroup(group, members, options))
   }
   const { config, expectedStep, key } = options
   return Result.succeed({ request: { key, expectedStep, groups: sent, config }, notices })
@@ -85,29 +85,51 @@ export const toTrainRequest = (
 const toTrainGroup = (
   group: ScoredGroup,
   members: ReadonlyArray<ScoredTrajectory>,
-  maskTruncated: boolean
+  { config, maskTruncated = false }: TrainRequestOptions
 ): TrainGroup => ({
   id: group.id,
-  dropped: group.dropped ?? (members.length < 2 ? "too_few_scored" : null),
-  trajectories: members.map((trajectory) => ({
-    id: trajectory.id,
-    reward: trajectory.reward.total,
-    exchanges: trajectory.exchanges.flatMap((exchange) =>
-      exchange.tokens === undefined
-        ? []
-        : [
-            {
-              id: exchange.id,
-              parent: exchange.parent,
-              ...exchange.tokens,
-              temperature: exchange.temperature,
-              policy: exchange.policy,
-              trained: !(maskTruncated && trajectory.truncated)
-            }
-          ]
-    )
-  }))
+  dropped: members.length < 2 ? (group.dropped ?? "too_few_scored") : (droppedFor(config, group) ?? null),
+  trajectories: members.map((trajectory) => {
+    const returns = config.credit === "turn" ? returnsToGo(trajectory) : undefined
+    return {
+      id: trajectory.id,
+      reward: trajectory.reward.total,
+      exchanges: trajectory.exchanges.flatMap((exchange, index) => {
+        const returnToGo = returns?.[index]
+        return exchange.tokens === undefined
+          ? []
+          : [
+              {
+                id: exchange.id,
+                parent: exchange.parent,
+                ...exchange.tokens,
+                temperature: exchange.temperature,
+                policy: exchange.policy,
+                trained: !(maskTruncated && trajectory.truncated),
+                ...(returnToGo === undefined ? {} : { returnToGo })
+              }
+            ]
+      })
+    }
+  })
 })
+
+/** Equal rewards say nothing about single turns: with credit by turn the trainer looks at the returns itself. */
+const droppedFor = (config: TrainConfig, { dropped }: ScoredGroup) =>
+  config.credit === "turn" && dropped !== "too_few_scored" ? undefined : dropped
+
+/**
+ * For each exchange the reward less what earlier turns gave: what was still to come from there on. Turn rewards count
+ * as they were given; a term's own discount shapes the total only.
+ */
+const returnsToGo = ({ exchanges, reward }: ScoredTrajectory): ReadonlyArray<number> => {
+  let left = reward.total
+  return exchanges.map(({ turnReward = 0 }) => {
+    const now = left
+    left -= turnReward
+    return now
+  })
+}
 
 /** The first thing that makes a member untrainable, if any. */
 const untrainable = (trajectory: ScoredTrajectory): InvalidTrainRequest | undefined => {

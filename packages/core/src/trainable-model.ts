@@ -17,7 +17,20 @@ import OpenAI from "openai"
 import { Backend, type BackendError, type BackendService } from "./backend/backend.ts"
 import { openEpisode } from "./backend/episode.ts"
 import { defaultDeadlines } from "./backend/link.ts"
-import type { BaseModelSpec, LoraSpec, ModelInfo, TrainConfig, TrainResult } from "./backend/protocol.ts"
+import type {
+  BaseModelSpec,
+  DeleteCheckpoints,
+  DeletedCheckpoints,
+  ExportedModel,
+  ExportModel,
+  ForkModel,
+  LoraSpec,
+  ModelInfo,
+  SftConfig,
+  SftExample,
+  TrainConfig,
+  TrainResult
+} from "./backend/protocol.ts"
 import type { Exchange } from "./exchange.ts"
 import { type Group, toScoredGroup } from "./group.ts"
 import { defaultRetry } from "./http/retry.ts"
@@ -72,6 +85,22 @@ export interface RegisteredModel {
     groups: ReadonlyArray<Group>,
     config?: TrainConfig
   ) => Effect.Effect<TrainResult, BackendError | InvalidTrainRequest>
+  /**
+   * Supervised fine-tuning, from `readChatFile` or of your own: one step an update. `train` goes on from its last step.
+   * A repeat with the same examples goes on where it was cut; in another process, `from` says the step it began at.
+   */
+  readonly sft: (
+    examples: ReadonlyArray<SftExample>,
+    config?: SftConfig,
+    options?: { readonly from?: number }
+  ) => Effect.Effect<TrainResult, BackendError>
+  /** Deletes checkpoints, never the newest or one in use. */
+  readonly deleteCheckpoints: (which: DeleteCheckpoints) => Effect.Effect<DeletedCheckpoints, BackendError>
+  /** Writes a step to a folder on the backend's machine: the adapter, or a plain transformers model. */
+  readonly exportTo: (
+    destination: string,
+    options?: Omit<ExportModel, "destination">
+  ) => Effect.Effect<ExportedModel, BackendError>
 }
 
 /** Describes a model to train. */
@@ -87,6 +116,15 @@ export const make = (options: TrainableModelOptions): TrainableModel => ({
     })
     return registered(backend, info, yield* Ref.make(info.step))
   }).pipe(Effect.withSpan("TrainableModel.register"))
+})
+
+/** A new model whose step 0 has the weights of a step of another one; see docs/checkpoints.md. */
+export const fork = Effect.fn("TrainableModel.fork")(function* (
+  options: ForkModel
+): Effect.fn.Return<RegisteredModel, BackendError, Backend> {
+  const backend = yield* Backend
+  const info = yield* backend.fork(options)
+  return registered(backend, info, yield* Ref.make(info.step))
 })
 
 const registered = (backend: BackendService, info: ModelInfo, step: Ref.Ref<number>): RegisteredModel => {
@@ -112,19 +150,29 @@ const registered = (backend: BackendService, info: ModelInfo, step: Ref.Ref<numb
     train: Effect.fn("TrainableModel.train")(function* (groups, config = {}) {
       const expectedStep = yield* Ref.get(step)
       const scored = groups.map((group) => toScoredGroup(group))
-      const content = createHash("sha256")
-        .update(JSON.stringify([scored, config]))
-        .digest("hex")
-        .slice(0, 16)
-      const { notices, request } = yield* Effect.fromResult(
-        toTrainRequest(scored, { key: `${name}:${expectedStep}:${content}`, expectedStep, config })
-      )
+      const key = requestKey(name, expectedStep, [scored, config])
+      const { notices, request } = yield* Effect.fromResult(toTrainRequest(scored, { key, expectedStep, config }))
       for (const { level, message } of notices) yield* Progress.notice(level, message)
       const result = yield* backend.train(name, request)
       yield* Ref.set(step, result.step)
       return result
-    })
+    }),
+    sft: Effect.fn("TrainableModel.sft")(function* (examples, config = {}, options = {}) {
+      const expectedStep = options.from ?? (yield* Ref.get(step))
+      const key = requestKey(name, expectedStep, [examples, config])
+      const result = yield* backend.sft(name, { key, expectedStep, examples, config })
+      yield* Ref.set(step, result.step)
+      return result
+    }),
+    deleteCheckpoints: (which) => backend.deleteCheckpoints(name, which),
+    exportTo: (destination, options) => backend.exportModel(name, { ...options, destination })
   }
+}
+
+/** The same content at the same step is the same request, which trains once. */
+const requestKey = (name: string, step: number, content: unknown): string => {
+  const hash = createHash("sha256").update(JSON.stringify(content)).digest("hex").slice(0, 16)
+  return `${name}:${step}:${hash}`
 }
 
 /** Nothing but the given key goes out: the client's own environment variables are for another server. */

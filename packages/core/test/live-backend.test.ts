@@ -1,6 +1,10 @@
+import { mkdtempSync, rmSync } from "node:fs"
+import { tmpdir } from "node:os"
+import { join } from "node:path"
 import { assert, describe, layer } from "@effect/vitest"
 import { Effect, Fiber } from "effect"
 import { Backend } from "../src/backend/backend.ts"
+import { readChatBytes } from "../src/data/read-chat-file.ts"
 import { hashIds } from "../src/exchange.ts"
 import { gatherGroups } from "../src/gather.ts"
 import { toScoredGroup } from "../src/group.ts"
@@ -103,9 +107,58 @@ describe.skipIf(python === undefined)("with the real backend", () => {
           if (request._tag !== "Success") return
           const conflict = yield* Effect.flip(backend.train("loop", { ...request.success.request, key: "other" }))
           assert.strictEqual(conflict.code, "step_conflict")
-          const next = { ...request.success.request, key: "again", expectedStep: 1 }
+          const late = { ...request.success.request, key: "late", expectedStep: 1 }
+          // Sampled by step 0: by default nothing older than the model is trained.
+          const { reasons, trained } = yield* backend.train("loop", late)
+          assert.isFalse(trained)
+          assert.isAbove(reasons["stale"] ?? 0, 0)
+          const next = { ...late, key: "again", config: { learningRate: 1e-3, maxStaleness: 1 } }
           assert.deepInclude(yield* backend.train("loop", next), { step: 2, repeated: false })
           assert.deepInclude(yield* backend.train("loop", next), { step: 2, repeated: true })
+        }),
+      120_000
+    )
+
+    it.effect(
+      "DATA-02: a chat file is learned, then forked, exported and thinned out",
+      () =>
+        Effect.gen(function* () {
+          const model = yield* tiny("taught").register
+          const call = { id: "c", type: "function", function: { name: "f", arguments: { a: 1 } } }
+          const row = {
+            messages: [
+              { role: "developer", content: "d" },
+              { role: "user", content: "u" },
+              { role: "assistant", weight: 0, content: "skip" },
+              { role: "user", content: "u2" },
+              { role: "assistant", tool_calls: [call] },
+              { role: "tool", tool_call_id: "c", content: [{ type: "text", text: "r" }] },
+              { role: "assistant", content: "end" }
+            ],
+            tools: [{ type: "function", function: { name: "f", parameters: { type: "object", properties: {} } } }]
+          }
+          const { examples } = readChatBytes("rows.jsonl", new TextEncoder().encode(JSON.stringify(row)))
+          const config = { epochs: 3, learningRate: 0.02, schedule: "cosine" as const }
+          const result = yield* model.sft(examples, config)
+          assert.deepInclude(result, { step: 3, trained: true, repeated: false, policy: "taught@3" })
+          assert.isBelow(result.metrics["sft/loss"] ?? 99, result.metrics["sft/first_loss"] ?? 0)
+          assert.deepInclude(yield* model.sft(examples, config, { from: 0 }), { step: 3, repeated: true })
+
+          const branch = yield* TrainableModel.fork({ name: "branch", model: "taught", step: 2 })
+          assert.strictEqual(yield* branch.step, 0)
+          assert.strictEqual((yield* branch.sft(examples, { ...config, train: "last" })).step, 3)
+
+          const folder = mkdtempSync(join(tmpdir(), "ludus-export-"))
+          const exported = yield* model.exportTo(join(folder, "model"), { dtype: "fp32" })
+          assert.includeMembers(
+            [...exported.files],
+            ["config.json", "model.safetensors", "tokenizer.json", "chat_template.jinja"]
+          )
+          rmSync(folder, { recursive: true })
+          const best = { metric: "sft/loss", mode: "min" as const }
+          const { deleted, kept } = yield* model.deleteCheckpoints({ keepLast: 1, keepBest: best })
+          assert.deepStrictEqual(deleted, [0, 1, 2])
+          assert.deepStrictEqual(kept, [{ step: 3, reason: "newest" }])
         }),
       120_000
     )

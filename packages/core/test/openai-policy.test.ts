@@ -182,4 +182,32 @@ describe("openaiPolicy", () => {
       )
     })
   )
+
+  it.live(
+    "TOK-08, TOK-18: without numeric ids the answer can be read but not trained; none are parsed out of text",
+    () =>
+      Effect.gen(function* () {
+        const content = [
+          { token: "token_id:872", logprob: -0.1 },
+          { token: " there", logprob: -0.3 }
+        ]
+        const partial = [
+          { logprobs: null, token_ids: null },
+          { logprobs: { content } },
+          { logprobs: { content }, token_ids: [872] },
+          { logprobs: null, token_ids: [872, 630] }
+        ]
+        const server = yield* fakeEndpoint((_, response) =>
+          json(response, 200, {
+            prompt_token_ids: [1, 2],
+            choices: [{ message: { role: "assistant", content: "yes" }, ...partial[server.asked.length - 1] }]
+          })
+        )
+        for (const _ of partial) {
+          const answer = yield* ask(server.url)
+          assert.strictEqual(answer.reply.content, "yes")
+          assert.notProperty(answer, "tokens")
+        }
+      })
+  )
 })

@@ -29,7 +29,14 @@ const requests = {
   TrajectoryRows: Protocol.TrainTrajectory,
   TrainGroup: Protocol.TrainGroup,
   TrainConfig: Protocol.TrainConfig,
-  TrainRequest: Protocol.TrainRequest
+  TrainRequest: Protocol.TrainRequest,
+  ForkModel: Protocol.ForkModel,
+  KeepBest: Protocol.KeepBest,
+  DeleteCheckpoints: Protocol.DeleteCheckpoints,
+  ExportModel: Protocol.ExportModel,
+  SftConfig: Protocol.SftConfig,
+  SftExample: Protocol.SftExample,
+  SftRequest: Protocol.SftRequest
 }
 const replies = {
   Health: Protocol.Health,
@@ -39,6 +46,9 @@ const replies = {
   Checkpoints: Protocol.Checkpoints,
   Episode: Protocol.EpisodeHandle,
   LudusReply: Protocol.LudusReply,
+  KeptCheckpoint: Protocol.KeptCheckpoint,
+  DeletedCheckpoints: Protocol.DeletedCheckpoints,
+  ExportedModel: Protocol.ExportedModel,
   TrainAccepted: Protocol.TrainAccepted,
   TrainResult: Protocol.TrainResult,
   JobEvent: Protocol.JobEvent

@@ -53,6 +53,36 @@ describe("toTrainRequest", () => {
     })
   })
 
+  it("with credit by turn sends what was still to come from each exchange on", () => {
+    const first = sampled("a0", [9])
+    const turns = [0.5, undefined, 2].map((turnReward, index) => ({
+      ...exchange({ id: `t-${index}` }),
+      ...(turnReward === undefined ? {} : { turnReward })
+    }))
+    const long = { ...sampled("a1", [8]), exchanges: turns, reward: { ...first.reward, total: 3 } }
+    const returns = (credit: "trajectory" | "turn") =>
+      Result.getOrThrow(
+        toTrainRequest([group("a", [first, long])], { ...options, config: { credit } })
+      ).request.groups.flatMap(({ trajectories }) =>
+        trajectories.map(({ exchanges }) => exchanges.map(({ returnToGo }) => returnToGo))
+      )
+    assert.deepStrictEqual(returns("turn"), [[1], [3, 2.5, 2.5]])
+    assert.deepStrictEqual(returns("trajectory"), [[undefined], [undefined, undefined, undefined]])
+  })
+
+  it("with credit by turn leaves it to the trainer whether equal rewards hide a signal", () => {
+    const dropped = (credit: "trajectory" | "turn", cause: ScoredGroup["dropped"]) =>
+      Result.getOrThrow(
+        toTrainRequest([group("a", [sampled("a0", [9]), sampled("a1", [8])], cause)], {
+          ...options,
+          config: { credit }
+        })
+      ).request.groups[0]?.dropped
+    assert.strictEqual(dropped("trajectory", "all_equal"), "all_equal")
+    assert.strictEqual(dropped("turn", "all_equal"), null)
+    assert.strictEqual(dropped("turn", "too_few_scored"), "too_few_scored")
+  })
+
   it("LOOP-03: cut replies can be kept out of the loss; they stay in the baseline", () => {
     const cut = { ...sampled("a1", [9]), truncated: true }
     const trained = (maskTruncated: boolean) =>

@@ -9,9 +9,15 @@ import type { Policy } from "../policy.ts"
 import type {
   Capabilities,
   Checkpoint,
+  DeleteCheckpoints,
+  DeletedCheckpoints,
+  ExportedModel,
+  ExportModel,
+  ForkModel,
   JobEvent,
   ModelInfo,
   RegisterModel,
+  SftRequest,
   TrainRequest,
   TrainResult
 } from "./protocol.ts"
@@ -36,6 +42,21 @@ export interface BackendService {
   /** Makes `name@0`, or finds the model again with its steps. Idempotent. */
   readonly register: (model: RegisterModel) => Effect.Effect<ModelInfo, BackendError>
   readonly checkpoints: (name: string) => Effect.Effect<ReadonlyArray<Checkpoint>, BackendError>
+  /** Makes a model from a step of another one, of this backend or of another embedded run. Safe to repeat. */
+  readonly fork: (fork: ForkModel) => Effect.Effect<ModelInfo, BackendError>
+  /** Deletes checkpoints: those named, or all that the retention does not keep. Never the newest or one in use. */
+  readonly deleteCheckpoints: (
+    name: string,
+    which: DeleteCheckpoints
+  ) => Effect.Effect<DeletedCheckpoints, BackendError>
+  /** Writes a step to a folder on the backend's machine, for use without Ludus. */
+  readonly exportModel: (name: string, what: ExportModel) => Effect.Effect<ExportedModel, BackendError>
+  /** Supervised fine-tuning, one step an update; a repeat with the same key goes on after the steps it had made. */
+  readonly sft: (
+    name: string,
+    request: SftRequest,
+    onEvent?: (event: JobEvent) => Effect.Effect<void>
+  ) => Effect.Effect<TrainResult, BackendError>
   /** One update, compare-and-set on `expectedStep`; safe to repeat with the same key. */
   readonly train: (
     name: string,

@@ -7,7 +7,7 @@ import { HttpFailure, isRetryable } from "../http/http-failure.ts"
 import { connectionFailure, openBody } from "../http/send.ts"
 import { BackendError } from "./backend.ts"
 import { call, decodeBody, fromDetail, type Link, linkRequest, toBackendError } from "./link.ts"
-import { JobEvent, TrainAccepted, type TrainRequest, TrainResult } from "./protocol.ts"
+import { JobEvent, type SftRequest, TrainAccepted, type TrainRequest, TrainResult } from "./protocol.ts"
 
 /** Silence after which the stream is opened again: a connection can die without a sign. */
 const SILENCE = "2 minutes"
@@ -22,13 +22,14 @@ const MOST_FAILURES = 10
 export const runJob = (
   link: Link,
   name: string,
-  request: typeof TrainRequest.Encoded,
+  kind: "train" | "sft",
+  request: typeof TrainRequest.Encoded | typeof SftRequest.Encoded,
   onEvent: (event: JobEvent) => Effect.Effect<void>
 ): Effect.Effect<TrainResult, BackendError> =>
   Effect.gen(function* () {
     const { job } = yield* call(
       link,
-      linkRequest(link, "POST", `/v1/ludus/models/${name}/train`, request),
+      linkRequest(link, "POST", `/v1/ludus/models/${name}/${kind}`, request),
       TrainAccepted
     )
     const last = yield* followJob(link, job, onEvent)
@@ -42,10 +43,11 @@ export const runJob = (
         Effect.fail(
           new BackendError({
             code: "timeout",
-            message: `The update of ${name} did not end within its deadline.`,
+            message: `The training of ${name} did not end within its deadline.`,
             field: "deadlines.train",
-            expected: "an update that ends",
-            advice: "Train on fewer tokens, or give a longer deadline. The update may still be going on in the backend."
+            expected: "a training that ends",
+            advice:
+              "Train on fewer tokens, or give a longer deadline. The training may still be going on in the backend."
           })
         )
     })

@@ -4,6 +4,7 @@
  * requests are strict.
  */
 import { Schema } from "effect"
+import { AssistantMessage, SystemMessage, ToolMessage, UserMessage } from "../message.ts"
 
 export const PROTOCOL_VERSION = 1
 export const EPISODE_HEADER = "x-ludus-episode"
@@ -137,21 +138,34 @@ export type Loss = typeof Loss.Type
 
 const nonNegative = Schema.Finite.check(Schema.isGreaterThanOrEqualTo(0))
 const positive = Schema.Finite.check(Schema.isGreaterThan(0))
+const count = Schema.Int.check(Schema.isGreaterThanOrEqualTo(1))
 
-/** Options of one update; every field may be left out. Defaults and their sources: docs/training.md. */
+/**
+ * Options of one update; every field may be left out. `loss` sets the axes that are absent, and refuses explicit ones
+ * that contradict it. Defaults and their sources: docs/training.md.
+ */
 export const TrainConfig = Schema.Struct({
   loss: Schema.optionalKey(Loss),
+  importanceLevel: Schema.optionalKey(Schema.Literals(["token", "sequence"])),
+  aggregation: Schema.optionalKey(Schema.Literals(["token", "trajectory", "constant"])),
+  aggregationLength: Schema.optionalKey(count),
+  ratioCap: Schema.optionalKey(positive),
+  clipLow: Schema.optionalKey(positive),
+  clipHigh: Schema.optionalKey(positive),
+  stdScaling: Schema.optionalKey(Schema.Literals(["group", "batch", "none"])),
+  credit: Schema.optionalKey(Schema.Literals(["trajectory", "turn"])),
+  oldLogprobs: Schema.optionalKey(Schema.Literals(["sampler", "recomputed"])),
+  truncatedImportance: Schema.optionalKey(positive),
+  kl: Schema.optionalKey(nonNegative),
+  entropyBonus: Schema.optionalKey(nonNegative),
+  denominator: Schema.optionalKey(Schema.Literals(["trained", "batch"])),
+  maxStaleness: Schema.optionalKey(Schema.NullOr(Schema.Natural)),
+  stepsPerCall: Schema.optionalKey(Schema.Int.check(Schema.isBetween({ minimum: 1, maximum: 64 }))),
   learningRate: Schema.optionalKey(nonNegative),
   weightDecay: Schema.optionalKey(nonNegative),
   beta1: Schema.optionalKey(nonNegative),
   beta2: Schema.optionalKey(nonNegative),
   gradClip: Schema.optionalKey(positive),
-  ratioCap: Schema.optionalKey(positive),
-  clipLow: Schema.optionalKey(positive),
-  clipHigh: Schema.optionalKey(positive),
-  stdScaling: Schema.optionalKey(Schema.Literals(["group", "batch", "none"])),
-  entropyBonus: Schema.optionalKey(nonNegative),
-  denominator: Schema.optionalKey(Schema.Literals(["trained", "batch"])),
   maxTokensPerMicroBatch: Schema.optionalKey(Schema.Int.check(Schema.isGreaterThanOrEqualTo(16))),
   deterministic: Schema.optionalKey(Schema.Boolean)
 })
@@ -188,3 +202,108 @@ export const JobEvent = Schema.Struct({
   error: Schema.optionalKey(Schema.NullOr(ErrorDetail))
 })
 export type JobEvent = typeof JobEvent.Type
+
+/** Makes a model whose step 0 has the weights of an existing step; see the Python model for the fields. */
+export const ForkModel = Schema.Struct({
+  name: ModelName,
+  model: Schema.optionalKey(Schema.NullOr(ModelName)),
+  path: Schema.optionalKey(Schema.NullOr(Schema.String)),
+  step: Schema.optionalKey(Schema.NullOr(Schema.Natural)),
+  optimizer: Schema.optionalKey(Schema.Boolean)
+})
+export type ForkModel = typeof ForkModel.Type
+
+export const KeepBest = Schema.Struct({
+  metric: Schema.String,
+  mode: Schema.optionalKey(Schema.Literals(["max", "min"])),
+  count: Schema.optionalKey(Schema.Natural)
+})
+
+/** Either `steps`, or what to keep. Never deleted: the newest, one in use, one of `keep`. */
+export const DeleteCheckpoints = Schema.Struct({
+  steps: Schema.optionalKey(Schema.NullOr(Schema.Array(Schema.Natural))),
+  keepLast: Schema.optionalKey(Schema.NullOr(Schema.Natural)),
+  keepBest: Schema.optionalKey(Schema.NullOr(KeepBest)),
+  keep: Schema.optionalKey(Schema.Array(Schema.Natural)),
+  dryRun: Schema.optionalKey(Schema.Boolean)
+})
+export type DeleteCheckpoints = typeof DeleteCheckpoints.Type
+
+export const KeptCheckpoint = Schema.Struct({ step: Schema.Natural, reason: Schema.String })
+export const DeletedCheckpoints = Schema.Struct({
+  deleted: Schema.Array(Schema.Natural),
+  kept: Schema.Array(KeptCheckpoint),
+  notices: Schema.Array(Schema.String)
+})
+export type DeletedCheckpoints = typeof DeletedCheckpoints.Type
+
+/** `destination`: an absolute path on the backend's machine that does not exist yet, or is an empty folder. */
+export const ExportModel = Schema.Struct({
+  step: Schema.optionalKey(Schema.NullOr(Schema.Natural)),
+  format: Schema.optionalKey(Schema.Literals(["adapter", "merged"])),
+  dtype: Schema.optionalKey(Schema.Literals(["fp32", "fp16", "bf16"])),
+  destination: Schema.String
+})
+export type ExportModel = typeof ExportModel.Type
+
+export const ExportedModel = Schema.Struct({
+  step: Schema.Natural,
+  path: Schema.String,
+  files: Schema.Array(Schema.String),
+  bytes: Schema.Natural,
+  warnings: Schema.Array(Schema.String)
+})
+export type ExportedModel = typeof ExportedModel.Type
+
+export const ToolSpec = Schema.Struct({
+  type: Schema.Literal("function"),
+  function: Schema.Struct({
+    name: Schema.String,
+    description: Schema.optionalKey(Schema.String),
+    parameters: Schema.optionalKey(Schema.Record(Schema.String, Schema.Unknown)),
+    strict: Schema.optionalKey(Schema.Boolean)
+  })
+})
+export type ToolSpec = typeof ToolSpec.Type
+
+/** A message of a fine-tuning example; `weight` 0 takes a reply out of the loss. */
+export const SftMessage = Schema.Union([
+  SystemMessage,
+  UserMessage,
+  Schema.Struct({ ...AssistantMessage.fields, weight: Schema.optionalKey(Schema.Literals([0, 1])) }),
+  ToolMessage
+])
+export type SftMessage = typeof SftMessage.Type
+
+export const SftExample = Schema.Struct({
+  messages: Schema.Array(SftMessage),
+  tools: Schema.optionalKey(Schema.Array(ToolSpec))
+})
+export type SftExample = typeof SftExample.Type
+
+/** Options of a supervised fine-tuning; every field may be left out. Defaults: docs/checkpoints.md. */
+export const SftConfig = Schema.Struct({
+  epochs: Schema.optionalKey(Schema.Int.check(Schema.isBetween({ minimum: 1, maximum: 1000 }))),
+  tokensPerStep: Schema.optionalKey(Schema.Int.check(Schema.isGreaterThanOrEqualTo(1))),
+  shuffle: Schema.optionalKey(Schema.Boolean),
+  seed: Schema.optionalKey(Schema.Int),
+  train: Schema.optionalKey(Schema.Literals(["all", "last"])),
+  tooLong: Schema.optionalKey(Schema.Literals(["refuse", "skip"])),
+  learningRate: Schema.optionalKey(nonNegative),
+  schedule: Schema.optionalKey(Schema.Literals(["constant", "linear", "cosine"])),
+  warmupRatio: Schema.optionalKey(nonNegative.check(Schema.isLessThan(1))),
+  weightDecay: Schema.optionalKey(nonNegative),
+  beta1: Schema.optionalKey(nonNegative),
+  beta2: Schema.optionalKey(nonNegative),
+  gradClip: Schema.optionalKey(positive),
+  maxTokensPerMicroBatch: Schema.optionalKey(Schema.Int.check(Schema.isGreaterThanOrEqualTo(16)))
+})
+export type SftConfig = typeof SftConfig.Type
+
+export const SftRequest = Schema.Struct({
+  key: Schema.String,
+  expectedStep: Schema.Natural,
+  examples: Schema.Array(SftExample),
+  config: SftConfig
+})
+export type SftRequest = typeof SftRequest.Type

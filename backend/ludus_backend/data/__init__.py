@@ -1,0 +1,1 @@
+"""Examples of supervised fine-tuning become updates: rows of ids, batches by tokens, learning rates."""
