@@ -74,7 +74,11 @@ const baseOf = (text: string): NonNullable<TrainingOptions["base"]> =>
 
 /** A number or a boolean as such; anything else is a word. */
 const plainValue = (text: string): number | boolean | string =>
-  text === "true" || text === "false" ? text === "true" : text !== "" && Number.isFinite(Number(text)) ? Number(text) : text
+  text === "true" || text === "false"
+    ? text === "true"
+    : text !== "" && Number.isFinite(Number(text))
+      ? Number(text)
+      : text
 
 /** The option under its name, or nothing where it was not given. */
 const given = (name: keyof TrainingOptions | "threads", value: Option.Option<unknown>) =>

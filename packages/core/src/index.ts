@@ -8,7 +8,13 @@ export { DropCause, Group, type ScoredGroup, toScoredGroup } from "./group.ts"
 export { BackendProvider } from "./backend/backend-provider.ts"
 export { batchFigures, mean, standardDeviation } from "./batch-figures.ts"
 export { FailureBudgetExceeded, type FailureBudgets } from "./failure-budget.ts"
-export { runTrainingLoop, type TrainingError, type TrainingLoop, type TrainReport } from "./training-loop.ts"
+export {
+  NonFiniteUpdates,
+  runTrainingLoop,
+  type TrainingError,
+  type TrainingLoop,
+  type TrainReport
+} from "./training-loop.ts"
 export * as Policy from "./policy.ts"
 export { Backend, BackendError, type BackendService } from "./backend/backend.ts"
 export * as Protocol from "./backend/protocol.ts"

@@ -4,7 +4,7 @@
  *
  * The unit of resuming is the iteration: it is finished when its row stands in `metrics.jsonl`.
  */
-import { Cause, Clock, Effect, Exit, Option, Result } from "effect"
+import { Cause, Clock, Effect, Exit, Option, Result, Schema } from "effect"
 import type { BackendError, BackendService } from "./backend/backend.ts"
 import type { RegisterModel, TrainConfig, TrainResult } from "./backend/protocol.ts"
 import { batchFigures, groupFigures } from "./batch-figures.ts"
@@ -76,7 +76,23 @@ export interface TrainReport {
   readonly metrics: ReadonlyArray<MetricsRow>
 }
 
-export type TrainingError = BackendError | RunError | InvalidTrainRequest | FailureBudgetExceeded
+/** Updates were not finite several times in a row: the weights are whole, but nothing is learned. */
+export class NonFiniteUpdates extends Schema.TaggedError<NonFiniteUpdates>()("NonFiniteUpdates", {
+  iterations: Schema.Natural,
+  /** Trajectories of the last batch. */
+  trajectories: Schema.Array(Schema.String),
+  advice: Schema.String
+}) {
+  override get message() {
+    const shown = this.trajectories.slice(0, 8).join(", ")
+    return `${this.iterations} updates in a row had a loss or gradient that is not finite; the last batch: ${shown}. ${this.advice}`
+  }
+}
+
+/** Updates that may be skipped in a row because they are not finite. */
+const MOST_NON_FINITE = 3
+
+export type TrainingError = BackendError | RunError | InvalidTrainRequest | FailureBudgetExceeded | NonFiniteUpdates
 
 /** Runs iterations until the bound is met. Interrupting it is safe: what is in the journal is not lost. */
 export const runTrainingLoop = Effect.fn("TrainingLoop.run")(function* <E, R>(loop: TrainingLoop<E, R>) {
@@ -95,7 +111,8 @@ export const runTrainingLoop = Effect.fn("TrainingLoop.run")(function* <E, R>(lo
     rows: [...run.resume.rows],
     checkpoint: info.checkpoint,
     episodes: run.resume.episodes,
-    environmentFailures: run.resume.failures.environment + run.resume.failures.reward
+    environmentFailures: run.resume.failures.environment + run.resume.failures.reward,
+    nonFinite: 0
   }
   const first = run.resume.nextIteration
   yield* run.append({
@@ -157,6 +174,8 @@ export const runTrainingLoop = Effect.fn("TrainingLoop.run")(function* <E, R>(lo
       }
     })
     state.rows.push(row)
+    const skipped = Object.keys(result.reasons).some((reason) => reason.startsWith("non_finite"))
+    state.nonFinite = skipped ? state.nonFinite + 1 : 0
     yield* Progress.publish({
       _tag: "IterationFinished",
       iteration,
@@ -166,6 +185,13 @@ export const runTrainingLoop = Effect.fn("TrainingLoop.run")(function* <E, R>(lo
         Object.entries(row).filter((entry): entry is [string, number] => typeof entry[1] === "number")
       )
     })
+    if (state.nonFinite >= MOST_NON_FINITE) {
+      return yield* new NonFiniteUpdates({
+        iterations: state.nonFinite,
+        trajectories: trajectories.map(({ id }) => id),
+        advice: "Lower the learning rate, or look at the log-probabilities of these trajectories in the journal."
+      })
+    }
   })
 
   const end = (reason: "completed" | "interrupted" | "failed", message?: string) => {
