@@ -17,10 +17,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ludus_backend.durable import flush_folder, typed_disk_errors, write_flushed
+from ludus_backend.durable import flush_folder, typed_disk_errors, write_atomically, write_flushed
 
 MANIFEST = "manifest.json"
 OPTIMIZER = "optimizer.pt"
+DELETED = "deleted.json"
+"""Keys and results of the steps that were deleted."""
 FORMAT = 1
 _STEP = re.compile(r"\d{6,}")
 _TEMPORARY = ".tmp-"
@@ -145,16 +147,37 @@ class CheckpointStore:
         return found
 
     def delete(self, step: int) -> None:
-        """Removes a checkpoint, its name first: a crash in between leaves nothing that looks like a broken one."""
+        """Removes a checkpoint, its name first: a crash in between leaves nothing that looks like a broken one.
+
+        Before that, key and result are written down: a repeated request must not make its step a second time.
+        """
+        try:
+            stored = self._manifest_of(step)
+        except ValueError:
+            stored = None
+        if stored is not None and stored.key is not None and stored.result is not None:
+            known = {**self._deleted(), stored.key: stored.result}
+            write_atomically(self._folder / DELETED, json.dumps(known, allow_nan=False).encode())
         doomed = self._folder / f"{_TEMPORARY}deleted-{step:06d}"
         self.folder(step).rename(doomed)
         flush_folder(self._folder)
         shutil.rmtree(doomed)
 
+    def results(self) -> dict[str, dict[str, Any]]:
+        """The result of every request that made a step, by its key; those of deleted steps too."""
+        there = {stored.key: stored.result for stored in self.all() if stored.key and stored.result is not None}
+        return {**self._deleted(), **there}
+
     def drop_old_optimizers(self, keep: int) -> None:
         """Removes the optimiser's state of all but the newest ``keep`` steps: it is twice the size of the adapter."""
         for step in self.steps()[:-keep]:
             (self.folder(step) / OPTIMIZER).unlink(missing_ok=True)
+
+    def _deleted(self) -> dict[str, dict[str, Any]]:
+        try:
+            return json.loads((self._folder / DELETED).read_text())
+        except FileNotFoundError:
+            return {}
 
     def _entries(self) -> list[Path]:
         return sorted(self._folder.iterdir()) if self._folder.is_dir() else []

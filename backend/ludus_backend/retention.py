@@ -21,7 +21,7 @@ def plan_deletion(
 
     Under a retention everything is deleted that no rule keeps. ``keepBest`` needs its metric in every checkpoint that
     an update made; where one lacks it, all are kept and a notice says why. Raises ``LudusError(invalid_request)`` for a
-    request without or with both forms, and for a step that does not exist.
+    request without or with both forms, and for a step that was never made.
     """
     if (request.steps is None) == (request.keep_last is None and request.keep_best is None):
         raise LudusError(
@@ -32,9 +32,8 @@ def plan_deletion(
             expected="either steps, or keepLast and keepBest",
             advice="leave one of the two out; nothing was deleted",
         )
-    _refuse_unknown(request.steps or [], steps)
     kept: dict[int, KeptCheckpoint] = {}
-    notices: list[str] = []
+    notices = _absent(request.steps or [], steps)
 
     def keep(reason: str, which: Sequence[int]) -> None:
         for step in which:
@@ -50,7 +49,7 @@ def plan_deletion(
             keep("best" if problem is None else "unknown_metric", best)
             notices += [problem] if problem is not None else []
         keep("unreadable", sorted(set(steps) - {stored.step for stored in readable}))
-    wanted = steps if request.steps is None else sorted(set(request.steps))
+    wanted = steps if request.steps is None else sorted(set(request.steps) & set(steps))
     return DeletedCheckpoints(
         deleted=[step for step in wanted if step not in kept],
         kept=[kept[step] for step in wanted if step in kept],
@@ -76,9 +75,10 @@ def _best(
     return [step for _, step in ranked[: rule.count]], None
 
 
-def _refuse_unknown(wanted: Sequence[int], steps: Sequence[int]) -> None:
+def _absent(wanted: Sequence[int], steps: Sequence[int]) -> list[str]:
+    """A notice for each step that is gone already, as after a repeat; refuses one that was never made."""
     for index, step in enumerate(wanted):
-        if step not in steps:
+        if step > max(steps, default=-1):
             raise LudusError(
                 "invalid_request",
                 "there is no such checkpoint",
@@ -87,3 +87,4 @@ def _refuse_unknown(wanted: Sequence[int], steps: Sequence[int]) -> None:
                 expected=f"a step among {list(steps)}",
                 advice="list the model's checkpoints; nothing was deleted",
             )
+    return [f"checkpoint {step} is not there any more" for step in wanted if step not in steps]

@@ -66,7 +66,10 @@ def test_a_checkpoint_whose_manifest_cannot_be_read_is_never_let_go_by_a_rule(tm
 def test_named_steps_are_deleted_unless_they_are_needed(tmp_path):
     store = filled(tmp_path, [{}] * 4)
     plan = planned(store, in_use={1}, steps=[1, 2, 3])
-    assert (plan.deleted, reasons(plan)) == ([2], {1: "in_use", 3: "newest"})
+    assert (plan.deleted, reasons(plan), plan.notices) == ([2], {1: "in_use", 3: "newest"}, [])
+    store.delete(2)
+    again = planned(store, in_use={1}, steps=[1, 2, 3])
+    assert (again.deleted, again.notices) == ([], ["checkpoint 2 is not there any more"])
 
 
 @pytest.mark.parametrize(
@@ -94,3 +97,14 @@ def test_a_deletion_cut_short_leaves_nothing_that_looks_broken(tmp_path, monkeyp
     store.clean()
     assert store.newest_whole() == (store.read(2), [])
     assert sorted(entry.name for entry in tmp_path.iterdir()) == ["000000", "000002"]
+
+
+def test_the_keys_of_deleted_steps_are_remembered(tmp_path):
+    store = CheckpointStore(tmp_path)
+    for step in range(4):
+        store.write(step, FILES, key=f"key-{step}" if step else None, result={"step": step} if step else None)
+    for step in (0, 1, 2):
+        store.delete(step)
+    expected = {f"key-{step}": {"step": step} for step in (1, 2, 3)}
+    assert CheckpointStore(tmp_path).results() == store.results() == expected
+    assert store.steps() == [3]

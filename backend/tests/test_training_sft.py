@@ -9,7 +9,7 @@ from training_samples import VOCABULARY, random_groups, registration, tiny_base
 
 from ludus_backend.engine_messages import SftRow
 from ludus_backend.errors import LudusError
-from ludus_backend.protocol import TrainConfig, TrainRequest
+from ludus_backend.protocol import DeleteCheckpoints, TrainConfig, TrainRequest
 from ludus_backend.training.sft import accumulate_nll
 from ludus_backend.training.trainer import Trainer
 
@@ -78,6 +78,20 @@ def test_a_repeated_key_makes_no_second_step_and_another_step_is_a_conflict(trai
     with pytest.raises(LudusError) as caught:
         sft(trainer, 0, key="other")
     assert (caught.value.detail.code, caught.value.detail.field) == ("step_conflict", "expectedStep")
+
+
+def test_a_key_whose_step_was_deleted_makes_no_second_one_also_after_a_restart(trainer, tmp_path):
+    for step in range(3):
+        sft(trainer, step)
+    assert trainer.delete("demo", DeleteCheckpoints(keep_last=1), lambda _: False).deleted == [0, 1, 2]
+    assert sft(trainer, 0).repeated
+    trainer.close()
+    second = Trainer(tiny_base(tmp_path), tmp_path / "state")
+    second.register(registration())
+    again = sft(second, 0)
+    assert (again.step, again.repeated) == (1, True)
+    assert (sft(second, 3).step, second.steps("demo")) == (4, [3, 4])
+    second.close()
 
 
 def test_reinforcement_learning_goes_on_from_the_supervised_step(trainer):

@@ -9,11 +9,13 @@ from ludus_backend.engine.export import export
 from ludus_backend.engine_messages import RegisterResult, SftUpdate
 from ludus_backend.errors import LudusError
 from ludus_backend.models.base_model import LoadedBase, cache_folder, load_base
+from ludus_backend.policy_name import split_policy
 from ludus_backend.protocol import (
     BaseModelSpec,
     Checkpoints,
     DeleteCheckpoints,
     DeletedCheckpoints,
+    ErrorCode,
     ExportedModel,
     ExportModel,
     ForkModel,
@@ -51,8 +53,8 @@ class EngineModels:
         """The sampler, with ``policy`` published: a step that is only on disk yet is published now."""
         trainer, sampler = self._parts()
         if not sampler.knows(policy):
-            name, _, step = policy.rpartition("@")
-            if not step.isdecimal():
+            named = split_policy(policy)
+            if named is None:
                 raise LudusError(
                     "unknown_model",
                     "a policy is a model's name and a step",
@@ -61,7 +63,7 @@ class EngineModels:
                     expected="name@step",
                     advice="resolve the name to its newest step first",
                 )
-            sampler.publish(policy, trainer.adapter_folder(name, int(step)))
+            sampler.publish(policy, trainer.adapter_folder(*named))
         return sampler
 
     def train(self, name: str, request: TrainRequest, progress: Callable[[int, int, str], None]) -> TrainResult:
@@ -102,9 +104,13 @@ class EngineModels:
         return export(self._base, trainer.stored(name, request.step), request, self._state)
 
     def _published(self, name: str, result: TrainResult) -> TrainResult:
+        """Publishes the step, which is on disk by then: what fails here can be had again without training again."""
         trainer, sampler = self._parts()
         if not sampler.knows(result.policy) and result.step in trainer.steps(name):
-            sampler.publish(result.policy, trainer.adapter_folder(name, result.step))
+            try:
+                sampler.publish(result.policy, trainer.adapter_folder(name, result.step))
+            except Exception as error:
+                raise _saved_but_not_served(result.policy, error) from error
         return result
 
     def checkpoints(self, name: str) -> Checkpoints:
@@ -136,3 +142,15 @@ class EngineModels:
         if self._trainer is None or self.sampler is None:
             raise LudusError("unknown_model", "no model is registered", field="model", advice="register a model first")
         return self._trainer, self.sampler
+
+
+def _saved_but_not_served(policy: str, error: Exception) -> LudusError:
+    code: ErrorCode = error.detail.code if isinstance(error, LudusError) else "internal"
+    return LudusError(
+        code,
+        f"{policy} is trained and saved, but could not be made ready for sampling: {error}",
+        field="policy",
+        value=policy,
+        expected="an adapter that the sampler can take over",
+        advice="send the same request again: nothing is trained twice, and the step is published",
+    )

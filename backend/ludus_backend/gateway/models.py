@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from ludus_backend.errors import LudusError
 from ludus_backend.gateway.engine_client import EngineClient
+from ludus_backend.policy_name import split_policy
 from ludus_backend.protocol import ForkModel, ModelInfo, RegisterModel, TrainResult
 
 if TYPE_CHECKING:
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
 log = logging.getLogger("ludus.gateway")
 
 NAME_PATTERN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
-_POLICY_PATTERN = re.compile(rf"(?P<name>{NAME_PATTERN.pattern})@(?P<step>\d{{1,9}})")
 
 
 @dataclass
@@ -48,9 +48,10 @@ class ServedModel:
     def committed(self, result: TrainResult) -> None:
         """Takes over a finished training: from now on the plain name means the new step (for new leases).
 
-        A repeat made no step, and the one it names may have been deleted since.
+        A repeat made no step, and an old one that it names may have been deleted since. One that is newer than all
+        that is known here was saved by a request that failed after that.
         """
-        if result.repeated:
+        if result.repeated and result.step <= self.info.step:
             return
         steps = sorted({*self.info.steps, result.step})
         self.info = self.info.model_copy(update={"step": max(self.info.step, result.step), "steps": steps})
@@ -135,17 +136,18 @@ class Models:
 
     def split(self, model: str) -> tuple[ServedModel, str | None]:
         """``name`` or ``name@step`` of a request: the model, and the policy where a step is named."""
-        match = _POLICY_PATTERN.fullmatch(model)
-        if match is None:
+        policy = split_policy(model)
+        if policy is None:
             name = model if NAME_PATTERN.fullmatch(model) else ""
             served = self._served.get(name)
             if served is None:
                 raise _unknown_model(model, "model", self._choices())
             return served, None
-        served = self._served.get(match["name"])
-        if served is None or int(match["step"]) not in served.info.steps:
+        name, step = policy
+        served = self._served.get(name)
+        if served is None or step not in served.info.steps:
             raise _unknown_model(model, "model", self._choices())
-        return served, f"{served.info.name}@{int(match['step'])}"
+        return served, model
 
     def _choices(self) -> list[str]:
         return [f"{m.info.name}@{step}" for m in self for step in m.info.steps] + sorted(self._served)

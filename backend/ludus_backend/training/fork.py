@@ -120,7 +120,7 @@ def _model_folder(models: Path, fork: ForkModel) -> tuple[Path, int | None]:
 
 
 def _named(models: Path, name: str | None) -> Path:
-    known = sorted(found.parent.name for found in models.glob(f"*/{DECLARATION}"))
+    known = sorted(found.parent.name for found in models.glob(f"[!.]*/{DECLARATION}"))
     if name is None and len(known) == 1:
         return models / known[0]
     if name is None or name not in known:

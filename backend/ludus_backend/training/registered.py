@@ -65,11 +65,7 @@ class RegisteredModel:
                 )
             self.learner.load(newest.folder, optimizer if optimizer.is_file() else None)
             self.step = newest.step
-        self._results: dict[str, Mapping[str, Any]] = {
-            stored.key: stored.result
-            for stored in self.store.all()
-            if stored.key is not None and stored.result is not None
-        }
+        self._results: dict[str, Mapping[str, Any]] = {**self.store.results()}
 
     def refuse_changes(self, request: RegisterModel) -> None:
         """A name stands for one base and one LoRA; another seed is only worth a notice."""

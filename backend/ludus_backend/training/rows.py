@@ -70,8 +70,8 @@ def prefix_hash(ids: Sequence[int]) -> str:
 
 def policy_step(policy: str) -> int | None:
     """The step in ``name@step``, or None where it is not of this form."""
-    name, _, step = policy.rpartition("@")
-    return int(step) if name and step.isdecimal() else None
+    named = split_policy(policy)
+    return None if named is None else named[1]
 
 
 def build_rows(groups: Sequence[TrainGroup], vocabulary: int, context_length: int) -> list[Row]:

@@ -14,7 +14,7 @@ export class TicTacToeDigits extends Environment.Class("tic-tac-toe-digits", {
   description: "Tic-tac-toe for very small models: answer with a single digit; always X against a random O.",
   scenario: Schema.Struct({ first: Schema.Boolean }),
   state: TicTacToe.spec.state,
-  action: Action.pattern(/^\s*([1-9])(?!\d)/u, Schema.NumberFromString),
+  action: Action.pattern(/^\s*([1-9])(?!\d)/u, Schema.FiniteFromString, { fixedLength: true }),
   rewards: { outcome: Reward.between(0, 1), invalid: Reward.between(-0.7, 0) },
   limits: { turns: 5, tokensPerTurn: 1 },
   system: "You play tic-tac-toe as X. Numbers are free squares. Answer with a single digit, nothing else."

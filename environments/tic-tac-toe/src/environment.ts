@@ -36,7 +36,7 @@ export class TicTacToe extends Environment.Class("tic-tac-toe", {
   state: Schema.Struct({ board: Board }),
   action: Action.tag(
     "move",
-    Schema.NumberFromString.check(Schema.isInt(), Schema.isBetween({ minimum: 1, maximum: 9 }))
+    Schema.FiniteFromString.check(Schema.isInt(), Schema.isBetween({ minimum: 1, maximum: 9 }))
   ),
   rewards: { outcome: Reward.between(0, 1), invalid: Reward.between(-0.5, 0) },
   limits: { turns: 5, tokensPerTurn: 64 },

@@ -25,6 +25,21 @@ export const meansOf = (rows: ReadonlyArray<Readonly<Record<string, number>>>): 
 const prefixed = (prefix: string, figures: Readonly<Record<string, number>>) =>
   Object.fromEntries(Object.entries(figures).map(([name, value]) => [`${prefix}/${name}`, value]))
 
+const OWN_FIGURES = new Set([
+  "reward",
+  "reward_std",
+  "episodes",
+  "unscored",
+  "truncated",
+  "turns",
+  "sampled_tokens",
+  "unparsed_replies",
+  "illegal_actions"
+])
+
+/** Whether a name is one of the loop's own: a metric of an environment needs another one. */
+export const isOwnFigure = (name: string): boolean => OWN_FIGURES.has(name) || /^(stop|term)\//u.test(name)
+
 /**
  * `<split>/reward`, `reward_std`, `episodes`, `unscored`, `truncated`, `stop/<reason>` (shares), `term/<name>` and the
  * episodes' own metrics.

@@ -6,7 +6,7 @@ export { StopReason } from "./stop-reason.ts"
 export { Failure, FailureKind, isScored, ScoredTrajectory, Trajectory } from "./trajectory.ts"
 export { DropCause, Group, type ScoredGroup, toScoredGroup } from "./group.ts"
 export { BackendProvider } from "./backend/backend-provider.ts"
-export { batchFigures, mean, standardDeviation } from "./batch-figures.ts"
+export { batchFigures, isOwnFigure, mean, standardDeviation } from "./batch-figures.ts"
 export { FailureBudgetExceeded, type FailureBudgets } from "./failure-budget.ts"
 export {
   NonFiniteUpdates,

@@ -39,7 +39,9 @@ const bounds = (minimum: number, maximum: number, options: { readonly weight?: n
   if (!(minimum < maximum) || !Number.isFinite(minimum) || !Number.isFinite(maximum)) {
     throw new RangeError(`Reward bounds must be finite with minimum < maximum, got [${minimum}, ${maximum}]`)
   }
-  return { minimum, maximum, weight: options?.weight ?? 1 }
+  const weight = options?.weight ?? 1
+  if (!Number.isFinite(weight)) throw new RangeError(`A reward's weight must be a finite number, got ${weight}`)
+  return { minimum, maximum, weight }
 }
 
 /** An episode term whose value lies in `[minimum, maximum]`; `weight` multiplies it in the total (default 1). */
@@ -53,7 +55,11 @@ export const perTurn = (
   minimum: number,
   maximum: number,
   options?: { readonly weight?: number; readonly discount?: number }
-): TurnTerm => ({ kind: "turn", ...bounds(minimum, maximum, options), discount: options?.discount ?? 1 })
+): TurnTerm => {
+  const discount = options?.discount ?? 1
+  if (!(discount >= 0 && discount <= 1)) throw new RangeError(`A discount lies in [0, 1], got ${discount}`)
+  return { kind: "turn", ...bounds(minimum, maximum, options), discount }
+}
 
 /** A group term: `score` sees all trajectories of a group and gives each a value in `[minimum, maximum]`. */
 export const group = <R = never>(

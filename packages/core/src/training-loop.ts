@@ -12,6 +12,7 @@ import { checkBudgets, type FailureBudgetExceeded, type FailureBudgets } from ".
 import { type Group, type ScoredGroup, toScoredGroup } from "./group.ts"
 import type { Policy } from "./policy.ts"
 import * as Progress from "./progress.ts"
+import type { JournalEvent } from "./run/journal-event.ts"
 import type { Run } from "./run/run-directory.ts"
 import type { MetricsRow } from "./run/metrics.ts"
 import type { RunError } from "./run/run-error.ts"
@@ -150,7 +151,7 @@ export const runTrainingLoop = Effect.fn("TrainingLoop.run")(function* <E, R>(lo
       ({ failure }) => failure?.kind === "environment" || failure?.kind === "reward"
     ).length
 
-    const groups = yield* scoreGroups(loop, iteration, batch)
+    const groups = yield* scoreGroups(loop, iteration, batch, committed === undefined)
     const trainStarted = yield* Clock.currentTimeMillis
     const result = committed ?? (yield* update(loop, iteration, key, state.step, groups))
     const trainSeconds = ((yield* Clock.currentTimeMillis) - trainStarted) / 1000
@@ -267,14 +268,9 @@ const playBatch = Effect.fnUntraced(function* <E, R>(
   policy: string,
   onlyFinished: boolean
 ) {
-  const finished = new Map(
-    loop.run.resume.unfinished.flatMap((event) =>
-      event.kind === "episode-finished" && event.iteration === iteration
-        ? [[event.episode, event.trajectories] as const]
-        : []
-    )
-  )
-  if (onlyFinished) return regroup([...finished.values()].flat())
+  const { unfinished } = loop.run.resume
+  if (onlyFinished) return scoredEarlier(unfinished, iteration)
+  const finished = reusable(unfinished, iteration, policy)
   const plan = yield* loop.plan(iteration)
   yield* loop.run.append({ kind: "iteration-started", iteration, policy, scenarios: plan.scenarios })
   yield* Progress.publish({
@@ -313,29 +309,61 @@ const playBatch = Effect.fnUntraced(function* <E, R>(
   })
 })
 
-const regroup = (trajectories: ReadonlyArray<Trajectory>): ReadonlyArray<Group> => {
-  const groups = new Map<string, Array<Trajectory>>()
-  for (const trajectory of trajectories) {
-    const members = groups.get(trajectory.group) ?? []
-    members.push(trajectory)
-    groups.set(trajectory.group, members)
+/**
+ * Episodes of a cut iteration that need not be played again: whole ones, sampled by the very policy that plays now. What
+ * failed is played again: the reason may be mended by now.
+ */
+const reusable = (
+  events: ReadonlyArray<JournalEvent>,
+  iteration: number,
+  policy: string
+): ReadonlyMap<string, ReadonlyArray<Trajectory>> => {
+  const name = policy.slice(0, policy.lastIndexOf("@") + 1)
+  const sampledNow = ({ exchanges }: Trajectory) =>
+    exchanges.every((exchange) => !exchange.policy.startsWith(name) || exchange.policy === policy)
+  return new Map(
+    events.flatMap((event) =>
+      event.kind === "episode-finished" &&
+      event.iteration === iteration &&
+      event.trajectories.every((trajectory) => trajectory.failure === undefined && sampledNow(trajectory))
+        ? [[event.episode, event.trajectories] as const]
+        : []
+    )
+  )
+}
+
+/** The groups of an iteration that had its step already, with the rewards that they were trained with. */
+const scoredEarlier = (events: ReadonlyArray<JournalEvent>, iteration: number): ReadonlyArray<Group> => {
+  const trajectories = new Map<string, Trajectory>()
+  const groups = new Map<string, Group>()
+  for (const event of events) {
+    if (event.kind === "episode-finished" && event.iteration === iteration) {
+      for (const trajectory of event.trajectories) trajectories.set(trajectory.id, trajectory)
+    }
+    if (event.kind === "group-scored" && event.iteration === iteration) {
+      const members = event.members.flatMap(({ reward, trajectory }) => {
+        const found = trajectories.get(trajectory)
+        return found === undefined ? [] : [{ ...found, reward }]
+      })
+      const [first] = members
+      if (first === undefined) continue
+      groups.set(event.group, { id: event.group, scenario: first.scenario, seat: first.seat, trajectories: members })
+    }
   }
-  return [...groups].map(([id, members]) => ({
-    id,
-    scenario: members[0]?.scenario ?? "",
-    seat: members[0]?.seat ?? "",
-    trajectories: members
-  }))
+  return [...groups.values()]
 }
 
 const scoreGroups = Effect.fnUntraced(function* <E, R>(
   loop: TrainingLoop<E, R>,
   iteration: number,
-  batch: ReadonlyArray<Group>
+  batch: ReadonlyArray<Group>,
+  isNew: boolean
 ) {
   const groups: Array<ScoredGroup> = []
   for (const group of batch) {
     const scored = toScoredGroup(group, loop.rewardBounds)
+    groups.push(scored)
+    if (!isNew) continue
     const dropped = scored.dropped ?? null
     yield* loop.run.append({
       kind: "group-scored",
@@ -351,7 +379,6 @@ const scoreGroups = Effect.fnUntraced(function* <E, R>(
       rewards: group.trajectories.map(({ reward }) => (reward._tag === "Scored" ? reward.total : null)),
       dropped
     })
-    groups.push(scored)
   }
   return loop.transformGroups === undefined ? groups : loop.transformGroups(iteration, groups)
 })

@@ -15,6 +15,8 @@ const folder = Effect.acquireRelease(
   (path) => Effect.sync(() => rmSync(path, { recursive: true, force: true }))
 )
 
+const notAsked = () => Effect.die("a training loop does not ask for this")
+
 /** A backend that answers train requests with what the test says; the real trainer makes no NaN to order. */
 const answering = (results: ReadonlyArray<Partial<TrainResult>>, asked: Array<string>): BackendService => {
   let step = 0
@@ -34,6 +36,10 @@ const answering = (results: ReadonlyArray<Partial<TrainResult>>, asked: Array<st
         notices: []
       }),
     checkpoints: () => Effect.succeed([]),
+    fork: notAsked,
+    deleteCheckpoints: notAsked,
+    exportModel: notAsked,
+    sft: notAsked,
     policy: (name) => scripted(name, () => ""),
     train: (name, request) =>
       Effect.sync(() => {

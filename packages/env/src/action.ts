@@ -4,7 +4,7 @@
  *
  * ```ts
  * Action.tag("move", Schema.Literals(["left", "right"]))   // <move>left</move>
- * Action.pattern(/^\s*([1-9])/u, Schema.NumberFromString)  // the first group of a regular expression
+ * Action.pattern(/^\s*([1-9])/u, Schema.FiniteFromString)  // the first group of a regular expression
  * Action.json(Schema.Struct({ row: Schema.Int }))          // a JSON value, fenced or bare
  * Action.text()                                            // the whole reply
  * ```
@@ -21,10 +21,10 @@ export interface InvalidReply {
 export interface Action<out A> {
   readonly form: "tag" | "pattern" | "json" | "text"
   /**
-   * Whether a reply that was cut by its token limit can still hold a whole action: a closed tag can, free text cannot
-   * ("The answer is 4" may have been 42).
+   * Whether a reply that was cut by its token limit holds a whole action, given that it decodes: a closed tag does, free
+   * text does not ("The answer is 4" may have been 42).
    */
-  readonly closed: boolean
+  readonly isWhole: (reply: string) => boolean
   /** One sentence that tells a policy how to answer. */
   readonly instructions: string
   readonly decode: (reply: string) => Result.Result<A, InvalidReply>
@@ -53,25 +53,37 @@ export const tag = <A>(name: string, schema: Schema.Codec<A, string>): Action<A>
   const element = new RegExp(`<${name}>([\\s\\S]*?)</${name}>`, "gu")
   return {
     form: "tag",
-    closed: true,
+    isWhole: () => true,
     schema,
     instructions: `Answer with <${name}>...</${name}>.`,
     decode: (reply) => {
       const found = new Set([...withoutThinking(reply).matchAll(element)].map((match) => (match[1] ?? "").trim()))
       const [text] = found
       if (text === undefined) return unparsed(`No <${name}>...</${name}> in the reply.`)
+      if (text === "") return unparsed(`<${name}> is empty.`)
       if (found.size > 1) return unparsed(`${found.size} different <${name}> elements in the reply; expected one.`)
       return decodeWith(schema, text, `<${name}>`)
     }
   }
 }
 
-/** The first capture group of a regular expression (the whole match where it has none). */
-export const pattern = <A>(expression: RegExp, schema: Schema.Codec<A, string>): Action<A> => {
+/**
+ * The first capture group of a regular expression (the whole match where it has none). In a reply that was cut by its
+ * token limit, a match that ends with the reply may lack its end; `fixedLength` says that it cannot: one digit is one digit.
+ */
+export const pattern = <A>(
+  expression: RegExp,
+  schema: Schema.Codec<A, string>,
+  options?: { readonly fixedLength?: boolean }
+): Action<A> => {
   const once = new RegExp(expression.source, expression.flags.replace(/[gy]/gu, ""))
   return {
     form: "pattern",
-    closed: true,
+    isWhole: (reply) => {
+      if (options?.fixedLength === true) return true
+      const match = once.exec(withoutThinking(reply))
+      return match !== null && match.index + match[0].length < withoutThinking(reply).trimEnd().length
+    },
     schema,
     instructions: `Answer in the form ${String(expression)}.`,
     decode: (reply) => {
@@ -85,7 +97,7 @@ export const pattern = <A>(expression: RegExp, schema: Schema.Codec<A, string>):
 /** A JSON value: the whole reply, or the last fenced code block in it. */
 export const json = <A, I>(schema: Schema.Codec<A, I>): Action<A> => ({
   form: "json",
-  closed: true,
+  isWhole: () => true,
   schema,
   instructions: "Answer with JSON only.",
   decode: (reply) => {
@@ -105,7 +117,7 @@ export const json = <A, I>(schema: Schema.Codec<A, I>): Action<A> => ({
 export function text(): Action<string>
 export function text<A>(schema: Schema.Codec<A, string>): Action<A>
 export function text<A>(schema?: Schema.Codec<A, string>): Action<A> | Action<string> {
-  const common = { form: "text", closed: false, instructions: "Answer in plain text." } as const
+  const common = { form: "text", isWhole: () => false, instructions: "Answer in plain text." } as const
   if (schema === undefined) {
     return { ...common, schema: Schema.String, decode: (reply) => Result.succeed(withoutThinking(reply).trim()) }
   }

@@ -6,7 +6,7 @@
  * export class GuessNumber extends Environment.Class("guess-number", {
  *   scenario: Schema.Struct({ secret: Schema.Int }),
  *   state: Schema.Struct({ tries: Schema.Int, hint: Schema.Literals(["start", "higher", "lower", "correct"]) }),
- *   action: Action.tag("guess", Schema.NumberFromString),
+ *   action: Action.tag("guess", Schema.FiniteFromString),
  *   rewards: { solved: Reward.between(0, 1) },
  *   limits: { turns: 8 }
  * })({

@@ -2,7 +2,7 @@
  * One episode, generated from the declaration: show the seat its observation, ask the policy, decode the reply, apply the
  * action, until the environment is done or a limit is met. It never fails: what went wrong is data in the trajectories.
  */
-import { Policy, Reward, Seed, type StopReason, type Trajectory } from "@ludus/core"
+import { isOwnFigure, Message, Policy, Reward, Seed, type StopReason, type Trajectory } from "@ludus/core"
 import { Clock, Effect, Layer, Option, Result, type Scope } from "effect"
 import { isIllegal } from "./action.ts"
 import type { Any, Ending, Requirements } from "./environment.ts"
@@ -10,7 +10,8 @@ import { type ResolvedLimits, resolveLimits } from "./limits.ts"
 import type { ScenarioInstance } from "./scenario.ts"
 import { checkValues, total } from "./score.ts"
 import { addTurnTerms, counts, openSeat, record, type SeatEnd, type SeatLog } from "./seat.ts"
-import { callUser, UserCodeFailure } from "./user-code.ts"
+import { callUser, inOwnScope, UserCodeFailure, wrongValue } from "./user-code.ts"
+import { isState } from "./state.ts"
 import type { Waits } from "./waits.ts"
 import type { Watchdog } from "./watchdog.ts"
 
@@ -65,7 +66,12 @@ export const runEpisode = <E extends Any>(
     }
     return trajectories
   })
-  const scoped = Effect.scoped(withServices(environment, play))
+  const finalizers = `finalizers of environment "${environment.id}" (episode ${options.id})`
+  const scoped = inOwnScope(
+    finalizers,
+    resolveLimits(environment.spec.limits).environmentSeconds,
+    withServices(environment, play)
+  )
   return scoped.pipe(
     Effect.catch((failure) =>
       Effect.map(Clock.currentTimeMillis, (now) => withoutServices(environment, options, failure, now))
@@ -92,6 +98,10 @@ const missingPolicy = (seat: string): Policy.Policy => {
   throw new TypeError(`no policy plays seat "${seat}"`)
 }
 
+/** Names a function of the user's at its place, for messages. */
+const whereabouts = (environment: Any, options: EpisodeOptions, name: string, turn: number) =>
+  `"${name}" of environment "${environment.id}" (episode ${options.id}, turn ${turn})`
+
 interface Playing extends Stop {
   readonly state: unknown
 }
@@ -108,12 +118,17 @@ const playOut = Effect.fnUntraced(function* (
   const random = Seed.stream(options.scenario.seed, "environment")
   const conversations = new Map<string, Policy.Conversation>()
   const user = <A>(name: string, turn: number, f: () => unknown) => {
-    const where = `"${name}" of environment "${environment.id}" (episode ${options.id}, turn ${turn})`
+    const where = whereabouts(environment, options, name, turn)
     options.watchdog.enter(where)
     return callUser(where, limits.environmentSeconds, f) as Effect.Effect<A, UserCodeFailure>
   }
 
-  let state = yield* user<unknown>("start", 0, () => behaviour.start(input, { random }))
+  const stateFrom = (name: "start" | "act", turn: number, value: unknown) =>
+    isState(environment, value)
+      ? Effect.succeed(value)
+      : Effect.fail(wrongValue(whereabouts(environment, options, name, turn), value, "a state as its Schema describes it"))
+
+  let state = yield* stateFrom("start", 0, yield* user<unknown>("start", 0, () => behaviour.start(input, { random })))
   const seats = [...logs.keys()]
   let moves = 0
   let hint: string | undefined
@@ -128,11 +143,7 @@ const playOut = Effect.fnUntraced(function* (
         : yield* user<string>("next", moves, () => behaviour.next?.(before, input))
     const log = logs.get(seat)
     if (log === undefined) {
-      return yield* new UserCodeFailure({
-        where: "next",
-        message: `"next" of environment "${environment.id}" returned ${JSON.stringify(seat)}; expected one of ${seats.join(", ")}`,
-        timedOut: false
-      })
+      return yield* wrongValue(whereabouts(environment, options, "next", moves), seat, `one of ${seats.join(", ")}`)
     }
     const turn = { seat, turn: log.turns, random }
 
@@ -142,7 +153,10 @@ const playOut = Effect.fnUntraced(function* (
     const maxTokens = Math.min(limits.tokensPerTurn, limits.tokens - log.sampledTokens)
     if (maxTokens <= 0) return stop(state, "max_tokens")
 
-    const observation = yield* user<string>("observe", log.turns, () => behaviour.observe(before, input, turn))
+    const observation = yield* user<unknown>("observe", log.turns, () => behaviour.observe(before, input, turn))
+    if (typeof observation !== "string") {
+      return yield* wrongValue(whereabouts(environment, options, "observe", log.turns), observation, "a text")
+    }
     log.messages.push({ role: "user", content: hint === undefined ? observation : `${hint}\n${observation}` })
     hint = undefined
 
@@ -155,10 +169,10 @@ const playOut = Effect.fnUntraced(function* (
     const cut = answer.finishReason === "length"
 
     const decoded = yield* user<ReturnType<typeof spec.action.decode>>("action", turn.turn, () =>
-      spec.action.decode(typeof answer.reply.content === "string" ? answer.reply.content : "")
+      spec.action.decode(Message.text(answer.reply))
     )
     let problem = Result.isFailure(decoded) ? decoded.failure : undefined
-    if (cut && (problem !== undefined || !spec.action.closed)) log.truncated = true
+    if (cut && (problem !== undefined || !spec.action.isWhole(Message.text(answer.reply)))) log.truncated = true
     if (cut && problem !== undefined) {
       log.unparsed++
       return stop(state, "max_tokens", "unparsed")
@@ -169,7 +183,7 @@ const playOut = Effect.fnUntraced(function* (
       if (isIllegal(after)) {
         problem = { kind: "illegal", message: after.message }
       } else {
-        state = after
+        state = yield* stateFrom("act", turn.turn, after)
         log.valid++
         moves++
         yield* scoreTurn(environment, options, log, { before, action, after }, turn, user)
@@ -342,14 +356,23 @@ const scoreEpisode = Effect.fnUntraced(function* (
   )
   const episodeTerms = yield* Effect.fromResult(checkValues(trajectory, spec.rewards, "episode", values))
   const terms = { ...episodeTerms, ...log.turnTerms }
-  const metrics = yield* callUser<Record<string, number>, never>(where, limits.rewardSeconds, () =>
+  const whereMetrics = whereabouts(environment, options, "metrics", ending.turns)
+  const metrics = yield* callUser<unknown, never>(whereMetrics, limits.rewardSeconds, () =>
     behaviour.metrics === undefined ? {} : behaviour.metrics(state, options.scenario.input, ending)
   )
+  if (!isRecord(metrics)) return yield* wrongValue(whereMetrics, metrics, "a record of numbers")
+  const taken = Object.keys(metrics).find(isOwnFigure)
+  if (taken !== undefined) return yield* wrongValue(whereMetrics, taken, "names that Ludus does not use itself")
   return {
     reward: Reward.Scored.make({ total: total(spec.rewards, terms), terms }),
-    metrics: Object.fromEntries(Object.entries(metrics).filter(([, value]) => Number.isFinite(value)))
+    metrics: Object.fromEntries(
+      Object.entries(metrics).filter((entry): entry is [string, number] => Number.isFinite(entry[1]))
+    )
   }
 })
+
+const isRecord = (value: unknown): value is Readonly<Record<string, unknown>> =>
+  typeof value === "object" && value !== null && !Array.isArray(value)
 
 /** Where even the services of an episode could not be built: every seat gets a trajectory that says so. */
 const withoutServices = (

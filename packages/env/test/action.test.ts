@@ -19,6 +19,7 @@ describe("Action.tag", () => {
   })
   it("says what is missing, doubled or wrong", () => {
     assert.include(problem(move, "left"), "No <move>")
+    assert.include(problem(Action.tag("guess", Schema.FiniteFromString), "<guess> </guess>"), "<guess> is empty")
     assert.include(problem(move, "<move>left</move><move>right</move>"), "2 different <move> elements")
     assert.include(problem(move, "<move>up</move>"), 'Expected "left" | "right"')
   })
@@ -44,6 +45,12 @@ describe("Action.pattern", () => {
     assert.strictEqual(value(global, "5"), 5)
     assert.strictEqual(value(global, "5"), 5)
   })
+  it("LOOP-03: in a cut reply, a match at its very end may lack its end, unless its length is fixed", () => {
+    const answer = Action.pattern(/answer is (\d+)/u, Schema.FiniteFromString)
+    assert.isFalse(answer.isWhole("The answer is 4"))
+    assert.isTrue(answer.isWhole("The answer is 42, beca"))
+    assert.isTrue(Action.pattern(/^(\d)$/u, Schema.FiniteFromString, { fixedLength: true }).isWhole("4"))
+  })
   it("refuses what does not match", () => {
     assert.include(problem(digit, "12"), "does not match")
   })
@@ -64,6 +71,6 @@ describe("Action.json", () => {
 describe("Action.text", () => {
   it("is the whole reply, trimmed, and open: a cut reply may lack its end", () => {
     assert.strictEqual(value(Action.text(), " hello \n"), "hello")
-    assert.isFalse(Action.text().closed)
+    assert.isFalse(Action.text().isWhole("hello"))
   })
 })

@@ -10,7 +10,7 @@ import { replies } from "./fixtures/replies.ts"
 class CountUp extends Environment.Class("count-up", {
   scenario: Schema.Struct({ from: Schema.Int }),
   state: Schema.Struct({ total: Schema.Int }),
-  action: Action.pattern(/^(\d)$/u, Schema.NumberFromString),
+  action: Action.pattern(/^(\d)$/u, Schema.NumberFromString, { fixedLength: true }),
   rewards: { reached: Reward.between(0, 1) },
   limits: { turns: 4, tokensPerTurn: 5, invalidReplies: 1 }
 })({

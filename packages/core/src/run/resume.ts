@@ -18,7 +18,7 @@ export interface Resume {
   readonly rows: ReadonlyArray<MetricsRow>
   /** Events of iterations that are not finished, in order. */
   readonly unfinished: ReadonlyArray<JournalEvent>
-  /** Episodes of the whole run so far, and their failures by kind: budgets go on from here. */
+  /** Episodes of the finished iterations, and their failures by kind: budgets go on from here. */
   readonly episodes: number
   readonly failures: Readonly<Record<FailureKind, number>>
   /** What a person should know, such as a torn line that was dropped. */
@@ -36,7 +36,8 @@ export const makeResume = (resumed: boolean, rows: ReadonlyArray<MetricsRow>) =>
   return {
     take: (event: JournalEvent): void => {
       if (event.kind === "step-committed") step = Math.max(step, event.step)
-      if (event.kind === "episode-finished") {
+      // those of an unfinished iteration are counted when it finishes
+      if (event.kind === "episode-finished" && event.iteration < nextIteration) {
         episodes += 1
         const failed = event.trajectories.find((trajectory) => trajectory.failure !== undefined)
         if (failed?.failure !== undefined) failures[failed.failure.kind] += 1
