@@ -9,6 +9,8 @@ import { main } from "./bootstrap/say.mjs"
 await main(async () => {
   checkNode()
   await ensureInstalled(ROOT)
-  const program = [`${ROOT}/packages/cli/src/main.ts`, "train", ...process.argv.slice(2)]
+  // somebody who copies `ludus train ...` from the help types the word once more
+  const given = process.argv[2] === "train" ? process.argv.slice(3) : process.argv.slice(2)
+  const program = [`${ROOT}/packages/cli/src/main.ts`, "train", ...given]
   return (await run(modernNode(ROOT), [...FROM_SOURCE, ...program])).code
 })

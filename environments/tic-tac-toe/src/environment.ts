@@ -27,7 +27,7 @@ export const result = (board: string, mark: Mark): number => {
 /** Results as shares, for metrics. */
 export const shares = (board: string, mark: Mark) => {
   const end = outcome(board)
-  return { win: Number(end === mark), draw: Number(end === "draw"), loss: Number(end === other(mark)) }
+  return { win: Number(end === mark), draw: Number(end === "draw"), lost: Number(end === other(mark)) }
 }
 
 export class TicTacToe extends Environment.Class("tic-tac-toe", {

@@ -4,8 +4,8 @@
  */
 import { readFileSync } from "node:fs"
 import { NodeRuntime, NodeServices } from "@effect/platform-node"
-import { Cause, Effect, Exit } from "effect"
-import { Command } from "effect/cli"
+import { Cause, Effect, Exit, Runtime } from "effect"
+import { CliError, Command } from "effect/cli"
 import { ludus } from "./ludus.ts"
 
 const [major = 0, minor = 0] = process.versions.node.split(".").map(Number)
@@ -33,12 +33,22 @@ const describe = (cause: Cause.Cause<unknown>): string => {
   return "_tag" in error ? [error.message, ...details(error)].join("\n") : (error.stack ?? error.message)
 }
 
+/** The command line itself was wrong: what is wrong stands above already. */
+const isUsage = (cause: Cause.Cause<unknown>) => CliError.isCliError(Cause.squash(cause))
+
+// the first Ctrl-C stops in good order; a second one does not wait for it
+process.once("SIGINT", () => process.once("SIGINT", () => process.exit(130)))
+
 Command.run(ludus, { version }).pipe(
   Effect.provide(NodeServices.layer),
   Effect.onExit((exit) =>
-    Exit.isFailure(exit) && !Cause.hasInterruptsOnly(exit.cause)
+    Exit.isFailure(exit) && !Cause.hasInterruptsOnly(exit.cause) && !isUsage(exit.cause)
       ? Effect.sync(() => process.stderr.write(`ludus: ${describe(exit.cause)}\n`))
       : Effect.void
   ),
-  NodeRuntime.runMain({ disableErrorReporting: true })
+  NodeRuntime.runMain({
+    disableErrorReporting: true,
+    teardown: (exit, onExit) =>
+      Exit.isFailure(exit) && isUsage(exit.cause) ? onExit(2) : Runtime.defaultTeardown(exit, onExit)
+  })
 )

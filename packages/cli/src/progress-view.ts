@@ -46,6 +46,16 @@ export const ownFigures = (
     .filter(([name]) => !COMMON.has(name) && !name.includes("/"))
     .slice(0, 5)
 
+/** Causes of groups without signal, and reasons of a skipped update, with their counts. */
+const whyNot = (metrics: Readonly<Record<string, number>>): string => {
+  const causes = Object.entries(metrics).flatMap(([name, count]) => {
+    const [prefix, cause = ""] = name.split("/")
+    return prefix === "groups" && cause !== "total" && cause !== "trained" ? [`${count} groups ${cause}`] : []
+  })
+  const reasons = Object.keys(metrics).flatMap((name) => (name.startsWith("skipped/non_finite") ? [name.slice(8)] : []))
+  return [...causes, ...reasons].join(", ") || "no group to train"
+}
+
 const figure = (value: number | undefined) => (value === undefined ? "-" : value.toFixed(3))
 
 /** A sink that writes lines; `living` lines replace each other on a terminal. */
@@ -70,6 +80,7 @@ export const progressView = (output: Output = standardError): Progress.ProgressS
         switch (event._tag) {
           case "RunStarted":
             iterations = event.iterations
+            rewards.push(...event.rewards)
             line(
               `${event.resumed ? "Resuming" : "Training"} ${event.policy} on ${event.environment}; the run lies in ${event.directory}`
             )
@@ -89,7 +100,7 @@ export const progressView = (output: Output = standardError): Progress.ProgressS
             line(
               [
                 of(event.iteration),
-                `step ${event.step}${event.trained ? "" : " (not trained)"}`,
+                `step ${event.step}${event.trained ? "" : ` (not trained: ${whyNot(metrics)})`}`,
                 `reward ${figure(reward)}`,
                 ...ownFigures("train", metrics).map(([name, value]) => `${name} ${value.toFixed(2)}`),
                 `groups ${metrics["groups/trained"] ?? 0}/${metrics["groups/total"] ?? 0}`,
@@ -103,7 +114,7 @@ export const progressView = (output: Output = standardError): Progress.ProgressS
           case "EvaluationFinished":
             return line(
               [
-                `  evaluation of ${event.policy}`,
+                `  evaluation of ${event.policy}${event.temperature === undefined || !event.policy.includes("@") ? "" : event.temperature === 0 ? ", greedy" : `, T = ${event.temperature}`}`,
                 `${event.episodes} held-out episodes`,
                 `reward ${figure(event.metrics["val/reward"] ?? event.metrics["reward"])}`
               ].join("  ")
@@ -117,7 +128,7 @@ export const progressView = (output: Output = standardError): Progress.ProgressS
           case "RunEnded":
             return line(
               event.reason === "completed"
-                ? `Done: ${event.iterations} iterations, step ${event.step}.`
+                ? `Done: ${event.iterations} iterations, step ${event.step}.${event.step === 0 && event.iterations > 0 ? " No update was made: no group had differing rewards." : ""}`
                 : event.reason === "interrupted"
                   ? `Stopped after ${event.iterations} iterations, step ${event.step}; the same name resumes the run.`
                   : `Failed after ${event.iterations} iterations, step ${event.step}.`

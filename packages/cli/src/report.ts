@@ -22,7 +22,7 @@ const evaluationTable = (report: EnvironmentReport): string => {
       policy,
       policy.includes("@") ? (temperature === 0 ? "greedy" : String(temperature)) : "-",
       reward.toFixed(3),
-      standardError.toFixed(3),
+      Number.isFinite(standardError) ? standardError.toFixed(3) : "-",
       ...names.map((name) => figures[name]?.toFixed(3) ?? "-")
     ])
   )

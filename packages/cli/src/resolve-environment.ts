@@ -5,7 +5,7 @@
 import { existsSync } from "node:fs"
 import { resolve } from "node:path"
 import { pathToFileURL } from "node:url"
-import type { Environment } from "@ludus/env"
+import { type Environment, isEnvironment } from "@ludus/env"
 import { TicTacToe, TicTacToeDigits } from "@ludus/tic-tac-toe"
 import { Effect, Layer, Schema } from "effect"
 
@@ -23,19 +23,12 @@ export class UnknownEnvironment extends Schema.TaggedError<UnknownEnvironment>()
   advice: Schema.String
 }) {
   override get message() {
-    return `There is no environment ${JSON.stringify(this.value)}; expected ${this.expected}. ${this.advice}`
+    return `Environment ${JSON.stringify(this.value)}: expected ${this.expected}. ${this.advice}`
   }
 }
 
 /** Ids and one-line descriptions of the environments that come with Ludus. */
 export const bundledEnvironments = bundled.map(({ id, spec }) => ({ id, description: spec.description ?? "" }))
-
-const isEnvironment = (value: unknown): value is Environment.Any =>
-  typeof value === "function" &&
-  "spec" in value &&
-  "behaviour" in value &&
-  "id" in value &&
-  typeof value.id === "string"
 
 export const resolveEnvironment = Effect.fn("Cli.resolveEnvironment")(function* (name: string) {
   const known = bundled.find(({ id }) => id === name)

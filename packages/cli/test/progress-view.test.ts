@@ -11,6 +11,7 @@ const events = [
     policy: "r@0",
     iteration: 0,
     iterations: 2,
+    rewards: [],
     resumed: false
   },
   { _tag: "IterationStarted", iteration: 0, scenarios: 1, episodes: 2 },

@@ -16,7 +16,7 @@ export class FailureBudgetExceeded extends Schema.TaggedError<FailureBudgetExcee
   advice: Schema.String
 }) {
   override get message() {
-    return `${this.failures} of ${this.episodes} episodes failed (${this.kind}), first ${this.trajectory}: ${this.cause}. ${this.advice}`
+    return `${this.failures} of ${this.episodes} episodes failed (${this.kind}), first ${this.trajectory}: ${this.cause.replace(/\.$/u, "")}. ${this.advice}`
   }
 }
 
@@ -28,8 +28,8 @@ export interface FailureBudgets {
 }
 
 const ADVICE: Record<FailureKind, string> = {
-  environment: "Mend the environment; the stack is above.",
-  reward: "Mend the reward function; the stack is above.",
+  environment: "Mend the environment; the same name then resumes the run.",
+  reward: "Mend the reward function; the same name then resumes the run.",
   infrastructure: "Look at the backend's log; the run can be resumed by its name.",
   judge: "Look at the judge's endpoint; the run can be resumed by its name."
 }

@@ -18,6 +18,8 @@ export const RunStarted = Schema.TaggedStruct("RunStarted", {
   iteration: Schema.Natural,
   /** The bound on iterations, `null` where there is none. */
   iterations: Schema.NullOr(Schema.Natural),
+  /** Mean rewards of the iterations that are finished already. */
+  rewards: Schema.Array(Schema.Finite),
   resumed: Schema.Boolean
 })
 
@@ -71,6 +73,7 @@ export const IterationFinished = Schema.TaggedStruct("IterationFinished", {
 export const EvaluationFinished = Schema.TaggedStruct("EvaluationFinished", {
   iteration: Schema.Natural,
   policy: Schema.String,
+  temperature: Schema.optionalKey(Schema.Finite),
   episodes: Schema.Natural,
   metrics: figures
 })

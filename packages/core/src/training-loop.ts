@@ -101,6 +101,12 @@ export const runTrainingLoop = Effect.fn("TrainingLoop.run")(function* <E, R>(lo
   const info = yield* backend.register(loop.model)
   const policyAt = (step: number) => `${loop.model.name}@${step}`
   for (const message of [...run.resume.notices, ...info.notices]) yield* Progress.notice("warning", message)
+  if (run.resume.nextIteration >= loop.iterations && run.resume.resumed) {
+    yield* Progress.notice(
+      "info",
+      `This run has finished its ${run.resume.nextIteration} iterations already; ask for more iterations, or give another name.`
+    )
+  }
   if (info.step < run.resume.step) {
     yield* Progress.notice(
       "warning",
@@ -133,6 +139,7 @@ export const runTrainingLoop = Effect.fn("TrainingLoop.run")(function* <E, R>(lo
     policy: policyAt(state.step),
     iteration: first,
     iterations: loop.iterations,
+    rewards: run.resume.rows.flatMap((row) => (typeof row["train/reward"] === "number" ? [row["train/reward"]] : [])),
     resumed: run.resume.resumed
   })
 
@@ -280,7 +287,8 @@ const playBatch = Effect.fnUntraced(function* <E, R>(
     episodes: plan.episodes
   })
   let done = finished.size
-  return yield* loop.collect({
+  const failures = new Map<string, number>()
+  const groups = yield* loop.collect({
     iteration,
     policy: loop.backend.policy(policy),
     finished,
@@ -290,9 +298,13 @@ const playBatch = Effect.fnUntraced(function* <E, R>(
         const [one] = trajectories
         yield* loop.run.append({ kind: "episode-finished", iteration, episode, trajectories })
         for (const { failure } of trajectories) {
-          if (failure !== undefined && failure.kind !== "infrastructure") {
-            yield* Progress.notice("error", failure.stack ?? failure.message)
-          } else if (failure !== undefined) yield* Progress.notice("warning", failure.message)
+          if (failure === undefined) continue
+          // many episodes fail alike: the first one is shown, the others are counted
+          const alike = withoutPlace(failure.message)
+          failures.set(alike, (failures.get(alike) ?? 0) + 1)
+          if (failures.get(alike) !== 1) continue
+          const level = failure.kind === "infrastructure" ? "warning" : "error"
+          yield* Progress.notice(level, failure.stack ?? failure.message)
         }
         if (one !== undefined) {
           yield* Progress.publish({
@@ -307,7 +319,15 @@ const playBatch = Effect.fnUntraced(function* <E, R>(
         }
       })
   })
+  for (const [message, count] of failures) {
+    if (count > 1) yield* Progress.notice("error", `${count} episodes failed so: ${message}`)
+  }
+  return groups
 })
+
+/** A message without the places that differ between episodes. */
+const withoutPlace = (message: string) =>
+  message.replace(/ ?\(episode [^)]*\)/gu, "").replace(/ of \S+\/\S+ is /gu, " is ")
 
 /**
  * Episodes of a cut iteration that need not be played again: whole ones, sampled by the very policy that plays now. What

@@ -51,7 +51,7 @@ describe("run directory", () => {
         })
       )
       const run = yield* openRun({ directory, name: "one", config: { ...config, iterations: 99 } })
-      assert.deepInclude(run.resume, { resumed: true, nextIteration: 1, step: 1, episodes: 2 })
+      assert.deepInclude(run.resume, { resumed: true, nextIteration: 1, step: 1, episodes: 1 })
       assert.deepStrictEqual(run.resume.rows, [
         { "train/reward": 0.5, iteration: 0, step: 1, trained: true, nonFinite: ["loss"] }
       ])

@@ -1,4 +1,4 @@
-import { mkdtempSync, rmSync } from "node:fs"
+import { mkdtempSync, rmSync, writeFileSync } from "node:fs"
 import { tmpdir } from "node:os"
 import { join } from "node:path"
 import { assert, describe, it } from "@effect/vitest"
@@ -62,8 +62,12 @@ const answering = (results: ReadonlyArray<Partial<TrainResult>>, asked: Array<st
 
 const skipped = { trained: false, reasons: { non_finite_gradient: 1 } }
 
-const loop = Effect.fnUntraced(function* (iterations: number, results: ReadonlyArray<Partial<TrainResult>>) {
-  const directory = yield* folder
+const loop = Effect.fnUntraced(function* (
+  iterations: number,
+  results: ReadonlyArray<Partial<TrainResult>>,
+  given: { readonly directory?: string } & Partial<TrainingLoop<never, never>> = {}
+) {
+  const directory = given.directory ?? (yield* folder)
   const asked: Array<string> = []
   const run = yield* openRun({ directory, name: "toy", config: {} })
   const options: TrainingLoop<never, never> = {
@@ -86,7 +90,8 @@ const loop = Effect.fnUntraced(function* (iterations: number, results: ReadonlyA
         }
       ]),
     rewardBounds: undefined,
-    evaluate: { every: 0, run: () => Effect.succeed([]) }
+    evaluate: { every: 0, run: () => Effect.succeed([]) },
+    ...given
   }
   return { outcome: yield* Effect.result(runTrainingLoop(options)), asked }
 })
@@ -118,6 +123,64 @@ describe("the training loop", () => {
       if (outcome._tag === "Success") return
       assert.strictEqual(outcome.failure._tag, "NonFiniteUpdates")
       assert.include(outcome.failure.message, "4/a/0, 4/a/1")
+    })
+  )
+
+  it.effect("a cut iteration goes on: what failed is played again, what was finished is not", () =>
+    Effect.gen(function* () {
+      const directory = yield* folder
+      const offered: Array<ReadonlyArray<string>> = []
+      const collecting = (broken: boolean): TrainingLoop<never, never>["collect"] => {
+        return ({ finished, iteration, onEpisode }) =>
+          Effect.gen(function* () {
+            offered.push([...finished.keys()])
+            const members = [0, 1, 2].map((member) => {
+              const played = trajectory({ id: `${iteration}/a/${member}/player`, exchanges: [] })
+              const failure = { kind: "environment" as const, message: "broken" }
+              const reward = { _tag: "Unscored" as const, reason: "environment_error" as const, detail: "broken" }
+              return broken && member > 0 ? { ...played, failure, reward } : played
+            })
+            for (const [member, played] of members.entries()) {
+              if (!finished.has(`${iteration}/a/${member}`))
+                yield* Effect.orDie(onEpisode(`${iteration}/a/${member}`, [played]))
+            }
+            return [{ id: `${iteration}/a`, scenario: "a", seat: "player", trajectories: members }]
+          })
+      }
+      const first = yield* Effect.scoped(loop(1, [], { directory, collect: collecting(true) }))
+      assert.strictEqual(first.outcome._tag, "Failure")
+      const second = yield* Effect.scoped(loop(1, [], { directory, collect: collecting(false) }))
+      assert.strictEqual(second.outcome._tag, "Success")
+      assert.deepStrictEqual(offered, [[], ["0/a/0"]])
+    })
+  )
+
+  it.effect("an iteration that was cut after its step keeps the rewards that it was trained with", () =>
+    Effect.gen(function* () {
+      const directory = yield* folder
+      const judged: TrainingLoop<never, never>["collect"] = ({ iteration, onEpisode }) =>
+        Effect.gen(function* () {
+          const members = [0, 1].map((member) => trajectory({ id: `${iteration}/a/${member}/player` }))
+          for (const [member, played] of members.entries()) {
+            yield* Effect.orDie(onEpisode(`${iteration}/a/${member}`, [played]))
+          }
+          // a group term changes the rewards after the episodes were written
+          const trajectories = members.map((played, index) => ({
+            ...played,
+            reward: { _tag: "Scored" as const, total: 1 + index, terms: { judged: 1 + index } }
+          }))
+          return [{ id: `${iteration}/a`, scenario: "a", seat: "player", trajectories }]
+        })
+      yield* Effect.scoped(loop(1, [], { directory, collect: judged }))
+      writeFileSync(join(directory, "toy", "metrics.jsonl"), "")
+      const again = yield* Effect.scoped(
+        loop(1, [], { directory, collect: () => Effect.die("nothing is played again") })
+      )
+      assert.deepStrictEqual(again.asked, [])
+      assert.strictEqual(again.outcome._tag, "Success")
+      if (again.outcome._tag === "Failure") return
+      const [row] = again.outcome.success.metrics
+      assert.deepInclude(row, { "train/reward": 1.5, "groups/trained": 1, step: 1, trained: true })
     })
   )
 })

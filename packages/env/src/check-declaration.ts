@@ -7,7 +7,7 @@ import { Effect, Equal, Schema, type Scope } from "effect"
 import type { Any, Requirements } from "./environment.ts"
 import { resolveLimits } from "./limits.ts"
 import type { ScenarioInstance, Split } from "./scenario.ts"
-import { callUser } from "./user-code.ts"
+import { callUser, inOwnScope, show } from "./user-code.ts"
 
 /** A mistake in an environment's declaration: which field, its value, what was expected, what to do. */
 export class InvalidEnvironment extends Schema.TaggedError<InvalidEnvironment>()("InvalidEnvironment", {
@@ -61,8 +61,23 @@ export const checkDeclaration = <E extends Any>(
     }
   }) as Effect.Effect<void, InvalidEnvironment, Requirements<E>>
 
-const invalid = (environment: Any, field: string, value: string, expected: string, advice: string) =>
-  new InvalidEnvironment({ environment: environment.id, field, value, expected, advice })
+/** What `Environment.Class` makes, looked at from plain JavaScript. */
+export const isEnvironment = (value: unknown): value is Any =>
+  typeof value === "function" &&
+  "id" in value &&
+  typeof value.id === "string" &&
+  "spec" in value &&
+  typeof value.spec === "object" &&
+  "behaviour" in value &&
+  typeof value.behaviour === "object"
+
+export const invalid = (
+  environment: Any,
+  field: string,
+  value: string,
+  expected: string,
+  advice = "Correct the declaration; nothing was trained."
+) => new InvalidEnvironment({ environment: environment.id, field, value, expected, advice })
 
 /** The scenario at a place; a throw in the user's generator is a mistake of the declaration. */
 export const takeScenario = (
@@ -100,13 +115,17 @@ const checkLimits = Effect.fnUntraced(function* (environment: Any) {
 })
 
 const startState = (environment: Any, scenario: ScenarioInstance<unknown>) => {
-  const play = callUser<unknown, Scope.Scope>(
-    `"start" of environment "${environment.id}"`,
-    resolveLimits(environment.spec.limits).environmentSeconds,
-    () => environment.behaviour.start(scenario.input, { random: Seed.stream(scenario.seed, "environment") })
+  const seconds = resolveLimits(environment.spec.limits).environmentSeconds
+  const play = callUser<unknown, Scope.Scope>(`"start" of environment "${environment.id}"`, seconds, () =>
+    environment.behaviour.start(scenario.input, { random: Seed.stream(scenario.seed, "environment") })
   )
   const provided = environment.perEpisode === undefined ? play : Effect.provide(play, environment.perEpisode as never)
-  return Effect.scoped(provided as Effect.Effect<unknown, { readonly message: string }, Scope.Scope>).pipe(
+  return inOwnScope(
+    `finalizers of environment "${environment.id}"`,
+    seconds,
+    provided as Effect.Effect<unknown, { readonly message: string }, Scope.Scope>
+  ).pipe(
+    Effect.catchDefect((defect) => Effect.fail({ message: defect instanceof Error ? defect.message : show(defect) })),
     Effect.mapError((failure) =>
       invalid(environment, `start of ${scenario.id}`, failure.message, "a state", 'Mend "start"; nothing was trained.')
     )
@@ -130,7 +149,8 @@ const roundTrip = Effect.fnUntraced(function* (
       invalid(environment, field, shown(value), `what its Schema describes (${error.message})`, advice)
     )
   )
-  if (!Equal.equals(back, value)) {
+  // as JSON too: an optional field that is undefined and one that is missing are the same there
+  if (!Equal.equals(back, value) && JSON.stringify(back) !== JSON.stringify(value)) {
     return yield* invalid(
       environment,
       field,

@@ -126,7 +126,9 @@ const playOut = Effect.fnUntraced(function* (
   const stateFrom = (name: "start" | "act", turn: number, value: unknown) =>
     isState(environment, value)
       ? Effect.succeed(value)
-      : Effect.fail(wrongValue(whereabouts(environment, options, name, turn), value, "a state as its Schema describes it"))
+      : Effect.fail(
+          wrongValue(whereabouts(environment, options, name, turn), value, "a state as its Schema describes it")
+        )
 
   let state = yield* stateFrom("start", 0, yield* user<unknown>("start", 0, () => behaviour.start(input, { random })))
   const seats = [...logs.keys()]

@@ -24,8 +24,9 @@ export interface EvaluateOptions {
   readonly seed?: number
   /** Episodes at the same time. Default 64. */
   readonly concurrency?: number
-  /** The seat that the policies play; other seats are played by `opponents`. Default: the first. */
+  /** The seat that is looked at. Default: the first. */
   readonly seat?: string
+  /** Who plays the other seats. Default: the policy itself. */
   readonly opponents?: Readonly<Record<string, Policy.Policy>>
   /** Names the batch in episode ids. Default `evaluation`. */
   readonly batch?: string
@@ -68,7 +69,11 @@ export const evaluateEnvironment = <E extends Any>(
           batch: `${options?.batch ?? "evaluation"}-${policy.name}-t${temperature}`,
           scenarios,
           groupSize: options?.episodes ?? 1,
-          policies: () => ({ ...options?.opponents, [seat]: policy }),
+          policies: () => ({
+            ...Object.fromEntries(seatsOf(environment).map((name) => [name, policy])),
+            ...options?.opponents,
+            [seat]: policy
+          }),
           trainedSeats: [],
           temperature,
           seed,

@@ -3,11 +3,13 @@
  * A member that fails never takes its siblings along; a group is scored by its group terms as soon as it is complete.
  */
 import { type Group, type Policy, Reward, Seed, type Trajectory } from "@ludus/core"
-import { Effect, Result, Semaphore } from "effect"
+import { Effect, Result, Schema, Semaphore } from "effect"
 import type { Any, Requirements } from "./environment.ts"
 import { type EpisodeOptions, runEpisode, seatsOf } from "./episode.ts"
+import { resolveLimits } from "./limits.ts"
 import type { ScenarioInstance } from "./scenario.ts"
 import { checkValue, total } from "./score.ts"
+import { callUser, wrongValue } from "./user-code.ts"
 import type { Waits } from "./waits.ts"
 import type { Watchdog } from "./watchdog.ts"
 
@@ -62,7 +64,7 @@ export const rollOut = <E extends Any, OE = never>(
             { concurrency: "unbounded" }
           )
           return yield* Effect.forEach(seatsOf(environment), (seat) =>
-            scoreGroup(environment, {
+            scoreGroup(environment, options, {
               id: `${options.batch}/${scenario.id}/${seat}`,
               scenario: scenario.id,
               seat,
@@ -92,29 +94,52 @@ const playOnce = <OE>(
 }
 
 /** Adds the values of the group terms to the members that have a reward. A failing judge leaves the group unscored. */
-const scoreGroup = Effect.fnUntraced(function* (environment: Any, group: Group) {
+const scoreGroup = Effect.fnUntraced(function* <OE>(environment: Any, options: RolloutOptions<OE>, group: Group) {
   const terms: Readonly<Record<string, Reward.AnyTerm>> = environment.spec.rewards
   let scored = group
   for (const [name, term] of Object.entries(terms)) {
     if (term.kind !== "group") continue
     const judged = scored.trajectories.filter((trajectory) => trajectory.reward._tag === "Scored")
-    const outcome = yield* Effect.result(
-      term.score({ ...scored, trajectories: judged }) as Effect.Effect<ReadonlyArray<number> | Reward.Unscored, unknown>
-    )
-    const values = Result.isFailure(outcome)
-      ? Reward.Unscored.make({ reason: "judge_failed", detail: `${name}: ${String(outcome.failure)}` })
-      : outcome.success
+    if (judged.length === 0) continue
+    const values = yield* judge(environment, options, name, term, { ...scored, trajectories: judged })
     scored = { ...scored, trajectories: addGroupTerm(scored.trajectories, terms, name, term, values) }
   }
   return scored
 })
+
+/** The values of one group term, one per member, or why there are none. */
+const judge = <OE>(
+  environment: Any,
+  options: RolloutOptions<OE>,
+  name: string,
+  term: Reward.AnyTerm & { readonly kind: "group" },
+  group: Group
+): Effect.Effect<ReadonlyArray<unknown> | Reward.Unscored> => {
+  const where = `group term "${name}" of environment "${environment.id}" (group ${group.id})`
+  options.watchdog.enter(where)
+  const asked = callUser<unknown, never>(where, resolveLimits(environment.spec.limits).rewardSeconds, () =>
+    term.score(group)
+  ).pipe(
+    Effect.flatMap((values) =>
+      isUnscored(values) || (Array.isArray(values) && values.length === group.trajectories.length)
+        ? Effect.succeed(values)
+        : Effect.fail(wrongValue(where, values, `${group.trajectories.length} numbers, one per member`))
+    ),
+    Effect.catch((failure) =>
+      Effect.succeed(Reward.Unscored.make({ reason: "judge_failed", detail: `${name}: ${failure.message}` }))
+    )
+  )
+  return options.waits.during(group.id, 0, where, asked)
+}
+
+const isUnscored = Schema.is(Reward.Unscored)
 
 const addGroupTerm = (
   trajectories: ReadonlyArray<Trajectory>,
   terms: Readonly<Record<string, Reward.AnyTerm>>,
   name: string,
   term: Reward.AnyTerm,
-  values: ReadonlyArray<number> | Reward.Unscored
+  values: ReadonlyArray<unknown> | Reward.Unscored
 ): ReadonlyArray<Trajectory> => {
   let position = 0
   return trajectories.map((trajectory) => {

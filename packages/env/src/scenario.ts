@@ -43,7 +43,10 @@ export const generate = <Sc>(make: (random: Seed.RandomStream, index: number) =>
  * A fixed list. Without `heldOut`, the last fifth (at least one of two or more) is kept for evaluation. Training goes round
  * the list; each round has other seeds.
  */
-export const list = <const Sc>(train: ReadonlyArray<Sc>, heldOut?: ReadonlyArray<Sc>): Scenarios<Sc> => {
+export const list = <const Train, const HeldOut = never>(
+  train: ReadonlyArray<Train>,
+  heldOut?: ReadonlyArray<HeldOut>
+): Scenarios<Train | HeldOut> => {
   const kept = heldOut === undefined && train.length > 1 ? Math.max(1, Math.floor(train.length / 5)) : 0
   const splits = {
     train: train.slice(0, train.length - kept),
@@ -58,7 +61,7 @@ export const list = <const Sc>(train: ReadonlyArray<Sc>, heldOut?: ReadonlyArray
       return {
         id: `${split}-${index}`,
         seed: Seed.derive(root, split, index),
-        input: items[index % items.length] as Sc
+        input: items[index % items.length] as Train | HeldOut
       }
     }
   }

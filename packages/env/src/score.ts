@@ -3,14 +3,7 @@
  */
 import { Reward } from "@ludus/core"
 import { Result } from "effect"
-
-/** A value as a person would write it, for error messages: `"0.5"`, `NaN`, `10n`, `undefined`. */
-const show = (value: unknown): string => {
-  if (typeof value === "string") return JSON.stringify(value)
-  if (typeof value === "bigint") return `${value}n`
-  if (typeof value === "object" && value !== null) return JSON.stringify(value) ?? "an object"
-  return String(value)
-}
+import { show } from "./user-code.ts"
 
 /** Checks one value of one term. */
 export const checkValue = (
@@ -46,7 +39,7 @@ export const checkValues = (
     out[name] = checked.success
   }
   for (const name of Object.keys(given)) {
-    if (!(name in out)) {
+    if (!Object.hasOwn(out, name)) {
       return Result.fail(
         new Reward.InvalidReward({
           trajectory,

@@ -19,10 +19,11 @@ import {
   type TrainReport
 } from "@ludus/core"
 import { Effect, Schedule, Schema } from "effect"
-import { checkDeclaration, type InvalidEnvironment, takeScenario } from "./check-declaration.ts"
+import { checkDeclaration, invalid, type InvalidEnvironment, isEnvironment, takeScenario } from "./check-declaration.ts"
 import type { Any, Requirements } from "./environment.ts"
 import { seatsOf } from "./episode.ts"
 import { type Evaluation, evaluateEnvironment } from "./evaluate-environment.ts"
+import { resolveLimits } from "./limits.ts"
 import { rollOut } from "./rollout.ts"
 import { totalBounds } from "./score.ts"
 import {
@@ -32,6 +33,7 @@ import {
   scenarioIndices,
   type TrainingOptions
 } from "./training-options.ts"
+import { show } from "./user-code.ts"
 import * as Waits from "./waits.ts"
 import * as Watchdog from "./watchdog.ts"
 
@@ -58,6 +60,14 @@ export const trainEnvironment = <E extends Any>(
   BackendProvider | Requirements<E>
 > =>
   Effect.gen(function* () {
+    if (!isEnvironment(environment)) {
+      return yield* new InvalidOption({
+        field: "environment",
+        value: show(environment),
+        expected: "a class that extends Environment.Class(...)(...)",
+        advice: "Pass the class itself, not an instance of it."
+      })
+    }
     const options = resolveOptions({ id: environment.id, seats: seatsOf(environment) }, given)
     if (options instanceof InvalidOption) return yield* options
     yield* checkDeclaration(environment, { seed: options.seed })
@@ -65,6 +75,17 @@ export const trainEnvironment = <E extends Any>(
     const { directory, iterations, name, ...settings } = options
     const run = yield* openRun({ directory, name, config: { environment: environment.id, iterations, ...settings } })
     const backend = yield* provider.open({ stateRoot: run.backendState })
+    const model = { name, base: options.base, lora: options.lora, seed: options.seed }
+    const { contextLength } = yield* backend.register(model)
+    const { tokensPerTurn } = resolveLimits(environment.spec.limits)
+    if (tokensPerTurn >= contextLength) {
+      return yield* invalid(
+        environment,
+        "limits.tokensPerTurn",
+        String(tokensPerTurn),
+        `fewer than the ${contextLength} tokens of the model's context, prompt included`
+      )
+    }
     const watchdog = yield* Effect.acquireRelease(
       Effect.sync(() => Watchdog.start()),
       (started) => Effect.sync(started.stop)
@@ -90,7 +111,7 @@ export const trainEnvironment = <E extends Any>(
       run,
       environment: environment.id,
       backend,
-      model: { name, base: options.base, lora: options.lora, seed: options.seed },
+      model,
       iterations,
       config: options.train,
       maskTruncated: options.maskTruncated,
@@ -102,7 +123,12 @@ export const trainEnvironment = <E extends Any>(
           return {
             episodes: scenarios.length * options.groupSize,
             scenarios: yield* Effect.forEach(scenarios, ({ id, input, seed }) =>
-              Effect.map(Effect.orDie(encode(input)), (encoded) => ({ id, seed, input: encoded }))
+              Effect.map(
+                Effect.mapError(encode(input), (error) =>
+                  invalid(environment, `scenario ${id}`, show(input), `what its Schema describes (${error.message})`)
+                ),
+                (encoded) => ({ id, seed, input: encoded })
+              )
             )
           }
         }),
@@ -135,7 +161,8 @@ export const trainEnvironment = <E extends Any>(
               temperature: options.evaluate.temperature,
               onEpisode: () => Effect.void
             }),
-            (groups: ReadonlyArray<Group>) => groups.flatMap((group) => group.trajectories)
+            (groups: ReadonlyArray<Group>) =>
+              groups.filter(({ seat }) => options.seats.includes(seat)).flatMap((group) => group.trajectories)
           ) as never
       }
     })
@@ -154,9 +181,16 @@ const evaluateAfter = Effect.fnUntraced(function* (
   backend: BackendService,
   report: TrainReport
 ) {
-  const { scenarios, temperatures } = options.finalEvaluation
+  const { temperatures } = options.finalEvaluation
+  const scenarios = Math.min(options.finalEvaluation.scenarios, environment.behaviour.scenarios.size("held-out"))
   if (scenarios === 0) return []
-  const common = { scenarios, seed: options.seed, concurrency: options.concurrency }
+  const [seat] = options.seats
+  const common = {
+    scenarios,
+    seed: options.seed,
+    concurrency: options.concurrency,
+    ...(seat === undefined ? {} : { seat })
+  }
   const models = [...new Set([`${options.name}@0`, report.policy])].map((name) => backend.policy(name))
   const rows: Array<Evaluation> = []
   const evaluate = Effect.fnUntraced(function* (policy: Policy.Policy, temperature: number) {
@@ -166,7 +200,7 @@ const evaluateAfter = Effect.fnUntraced(function* (
     const metrics = Object.fromEntries(Object.entries(row.figures).filter(([, value]) => Number.isFinite(value)))
     const finished = { iteration: report.iterations, policy: row.policy, episodes: scenarios, metrics }
     yield* run.append({ kind: "evaluation-finished", ...finished, temperature })
-    yield* Progress.publish({ _tag: "EvaluationFinished", ...finished })
+    yield* Progress.publish({ _tag: "EvaluationFinished", ...finished, temperature })
   })
   for (const temperature of temperatures) for (const policy of models) yield* evaluate(policy, temperature)
   // a baseline has no temperature of its own

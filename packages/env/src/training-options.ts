@@ -41,8 +41,8 @@ export const TrainingOptions = Schema.Struct({
   scenariosPerIteration: Schema.optionalKey(count(1)),
   /** `in-order` (default), or `shuffled` by the seed (finite lists only). */
   order: Schema.optionalKey(Schema.Literals(["in-order", "shuffled"])),
-  /** Default 1. */
-  temperature: Schema.optionalKey(Schema.Finite.check(Schema.isGreaterThan(0))),
+  /** Above 0, at most 2. Default 1. */
+  temperature: Schema.optionalKey(Schema.Finite.check(Schema.isBetween({ minimum: 0.001, maximum: 2 }))),
   /** Options of the update. Defaults: docs/training.md. */
   train: Schema.optionalKey(Protocol.TrainConfig),
   /** Trajectories with a cut reply stay in their group's baseline but are not trained. Default false. */
@@ -186,7 +186,7 @@ const invalidOption = (given: unknown, error: Schema.SchemaError): InvalidOption
   return new InvalidOption({
     field: path.join(".") || "options",
     value: JSON.stringify(value) ?? "missing",
-    expected: issue?.message ?? error.message,
+    expected: (issue?.message ?? error.message).replace(/^Expected /u, ""),
     advice: `Known options: ${Object.keys(TrainingOptions.fields).join(", ")}.`
   })
 }

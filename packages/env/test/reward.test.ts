@@ -182,7 +182,11 @@ describe("turn and group terms", () => {
       const members = yield* playGroup(Judged, replies("x"), { groupSize: 2 })
       assert.deepStrictEqual(
         members[0]?.reward,
-        Reward.Unscored.make({ reason: "judge_failed", detail: "judged: Error: the judge is away" })
+        Reward.Unscored.make({
+          reason: "judge_failed",
+          detail:
+            'judged: group term "judged" of environment "judged" (group 0/train-0/player) failed: Error: the judge is away'
+        })
       )
       assert.strictEqual(
         toScoredGroup({ id: "g", scenario: "s", seat: "player", trajectories: members }).dropped,
