@@ -110,7 +110,7 @@ class BaseModelSpec(Wire):
 
 class LoraSpec(Wire):
     rank: Annotated[int, Field(ge=1, le=512)] = 8
-    alpha: Annotated[float, Field(gt=0)] = 16
+    alpha: Annotated[float, Field(gt=0, le=1e6)] = 16
     dropout: Annotated[float, Field(ge=0, lt=1)] = 0.0
     target_modules: str | list[str] = "all-linear"
 
@@ -381,7 +381,7 @@ class ChatCompletionRequest(OpenAIForm):
     """``name`` (leased by the episode at its first call) or ``name@step``."""
     messages: Annotated[list[ChatMessage], Field(min_length=1)]
     temperature: Annotated[float, Field(ge=0, le=2, allow_inf_nan=False)] | None = None
-    """Default 1; 0 is greedy."""
+    """Default 1; 0 is greedy; above 0 it must be at least 0.001."""
     top_p: Annotated[float, Field(gt=0, le=1)] | None = None
     top_k: Annotated[int, Field(ge=-1)] | None = None
     """0 and -1: off."""

@@ -30,6 +30,7 @@ _KEEP_ALIVE_SECONDS = 75
 """Longer than clients keep idle connections: who closes first must be the one who would use it next."""
 _CANNOT_START = 2
 _HIGHEST_PORT = 65_535
+_MOST_THREADS = 1024
 
 
 @dataclass(frozen=True)
@@ -120,6 +121,15 @@ def _settings(options: ServeOptions) -> Settings:
             value=options.host,
             expected="127.0.0.1, ::1 or localhost, or --token-env",
             advice="put a long random token into an environment variable and name it with --token-env",
+        )
+    if options.threads is not None and not 0 <= options.threads <= _MOST_THREADS:
+        raise LudusError(
+            "invalid_request",
+            "The engine cannot use that many threads",
+            field="--threads",
+            value=options.threads,
+            expected=f"1 to {_MOST_THREADS}, or 0 for the engine's own choice",
+            advice="leave --threads out: the engine then chooses by the cores of this machine",
         )
     options.state.mkdir(parents=True, exist_ok=True)
     engine = EngineCommand.embedded(options.state.resolve(), options.threads, options.token_env)

@@ -61,6 +61,7 @@ def test_what_is_not_supported_yet_is_refused_by_name(gateway, options, field) -
         ),
         ({"messages": [{"role": "user", "content": 5}]}, "messages[0].content"),
         ({"messages": [USER], "temperature": -1}, "temperature"),
+        ({"messages": [USER], "temperature": 1e-40}, "temperature"),
         ({"messages": [USER], "n": 0}, "n"),
         ({"messages": [USER], "top_p": 0}, "top_p"),
         ({"messages": [USER], "seed": "x"}, "seed"),

@@ -103,12 +103,24 @@ def test_lora_03_an_adapter_that_would_not_be_applied_whole_is_refused(
     assert not sampler.knows("demo@1")
 
 
-def test_lora_03_a_change_too_small_to_change_a_logit_is_not_passed_over(tmp_path: Path) -> None:
-    folder = save_adapter(BASE, tmp_path, seed=1, size=1e-12)
+def test_lora_03_weights_that_did_not_arrive_are_not_passed_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = save_adapter(BASE, tmp_path, seed=1)
+    sampler = TorchSampler(BASE)
+    # The adapter is read and said to be merged, but no weight changes.
+    monkeypatch.setattr(sampler._runner, "load", lambda adapter: True)
     with pytest.raises(LudusError) as caught:
-        TorchSampler(BASE).publish("demo@1", folder)
+        sampler.publish("demo@1", folder)
     assert caught.value.detail.code == "adapter_not_applied"
     assert "does not change the model" in caught.value.detail.message
+
+
+def test_an_adapter_whose_effect_rounds_away_is_applied_all_the_same(tmp_path: Path) -> None:
+    # 1e-12 beside weights of about 1: less than fp32 (2**-24) can add to them.
+    sampler = TorchSampler(BASE)
+    sampler.publish("demo@1", save_adapter(BASE, tmp_path, seed=1, size=1e-12))
+    assert sampler.knows("demo@1")
 
 
 def test_options_that_change_the_meaning_of_the_tensors_are_refused(tmp_path: Path) -> None:

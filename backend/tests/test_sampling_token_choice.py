@@ -106,3 +106,14 @@ def test_a_cut_applies_to_its_own_row_only() -> None:
     logprobs = processed_logprobs(logits, [Choosing(seed=0, index=0, top_k=1), Choosing(seed=0, index=0)])
     assert logprobs[0].isinf().sum() == 3
     torch.testing.assert_close(logprobs[1], torch.full((4,), math.log(0.25)))
+
+
+def test_a_row_without_a_distribution_leaves_the_others_alone() -> None:
+    logits = torch.zeros(2, 300)
+    logits[1] = float("nan")
+    good = Choosing(seed=1, index=0, temperature=1.0, top_p=None, top_k=None, min_p=None)
+    alone, _ = choose(logits[:1], [good])
+    both, logprobs = choose(logits, [good, good])
+    assert both[0] == alone[0]
+    assert 0 <= both[1] < 300
+    assert logprobs[1] != logprobs[1]

@@ -15,6 +15,8 @@ from ludus_backend.protocol import ChatCompletionRequest, LudusRequest
 
 _MOST_STOPS = 16
 _SEED_RANGE = 1 << 62
+_LOWEST_TEMPERATURE = 1e-3
+"""Below it logits divided by the temperature leave the range where fp32 still tells probabilities apart."""
 
 
 @dataclass(frozen=True)
@@ -46,6 +48,7 @@ def read_chat_request(body: bytes) -> ChatRequest:
     if ludus.train:
         _refuse_bent_distributions(asked)
     _refuse_what_is_not_there(asked)
+    _refuse_almost_zero(asked.temperature)
     seed = asked.seed
     count = asked.n or 1
     return ChatRequest(
@@ -155,6 +158,18 @@ def _refuse_what_is_not_there(asked: ChatCompletionRequest) -> None:
                 value=getattr(asked, name),
                 expected=_SUPPORTED.get(name, "nothing, or its neutral value"),
             )
+
+
+def _refuse_almost_zero(temperature: float | None) -> None:
+    if temperature and temperature < _LOWEST_TEMPERATURE:
+        raise LudusError(
+            "invalid_request",
+            "The temperature is too close to 0 to be one",
+            field="temperature",
+            value=temperature,
+            expected=f"0, or {_LOWEST_TEMPERATURE:g} to 2",
+            advice="use 0: it takes the likeliest token",
+        )
 
 
 _SUPPORTED = {"tool_choice": "'auto' or 'none'", "response_format": "{'type': 'text'}", "parallel_tool_calls": "true"}

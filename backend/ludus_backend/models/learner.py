@@ -8,10 +8,11 @@ import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from peft import LoraConfig, get_peft_model, get_peft_model_state_dict, set_peft_model_state_dict
+from peft.tuners.lora import Linear as LoraLinear
 from safetensors.torch import load_file, save
 
 from ludus_backend.errors import LudusError
@@ -23,6 +24,7 @@ ADAPTER_CONFIG = "adapter_config.json"
 ADAPTER_WEIGHTS = "adapter_model.safetensors"
 _PROBE_LIMIT = 1e-3
 """Largest difference of logits, relative to the largest logit, that rounding explains."""
+_PROBE_TOKENS = 8
 
 
 class Learner:
@@ -116,6 +118,27 @@ class Learner:
             state = torch.load(optimizer, weights_only=True)
             self.optimizer.load_state_dict(state["optimizer"])
             torch.set_rng_state(state["random"])
+
+    @torch.no_grad()
+    def is_finite(self) -> bool:
+        """Whether the adapter can be used: finite weights, also merged into the base's, and finite logits."""
+        if not all(bool(parameter.isfinite().all()) for parameter in self.parameters):
+            return False
+        for module in self._model.modules():
+            if isinstance(module, LoraLinear):
+                down = cast(torch.Tensor, module.lora_A["default"].weight)
+                up = cast(torch.Tensor, module.lora_B["default"].weight)
+                # No entry of scale * B @ A is larger than this.
+                bound = module.scaling["default"] * module.r["default"] * down.abs().max() * up.abs().max()
+                if not bool(bound.isfinite()):
+                    return False
+        ids = torch.arange(1, 1 + _PROBE_TOKENS, device=self.device).remainder(
+            cast(torch.Tensor, self.head.weight).shape[0]
+        )[None]
+        places = torch.arange(_PROBE_TOKENS, device=self.device)[None]
+        stream = tree_attention.Stream([_PROBE_TOKENS], [[]])
+        hidden = self.body(input_ids=ids, position_ids=places, use_cache=False, tree=stream).last_hidden_state
+        return bool(self.head(hidden).isfinite().all())
 
     def snapshot(self) -> Any:
         """A copy of everything a step changes."""

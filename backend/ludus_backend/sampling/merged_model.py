@@ -40,6 +40,8 @@ class MergedModel:
             self._check(name, delta, folder)
         for name in self._changed - deltas.keys():
             self._linear(name).load(self._pristine[name])
+        # Before the first weight changes: a merge that is broken off must not leave a layer behind.
+        self._changed |= deltas.keys()
         for name, delta in deltas.items():
             merged = torch.addmm(self._pristine[name], delta.up, delta.down, alpha=delta.scale)
             self._linear(name).load(self._pristine[name] if delta.is_zero else merged)
@@ -60,3 +62,13 @@ class MergedModel:
             raise adapter_not_applied(
                 f"the adapter's {name} has another shape", folder, value=shape, expected=str(tuple(weight.shape))
             )
+
+
+@torch.inference_mode()
+def largest_change(base: LoadedBase, folder: Path) -> float:
+    """Largest ``|scale * B @ A|`` that the adapter of ``folder`` adds to a layer, relative to its largest ``|W|``."""
+    changes = [
+        delta.scale * (delta.up @ delta.down).abs().max() / base.model.get_parameter(f"{name}.weight").abs().max()
+        for name, delta in read_adapter(folder).items()
+    ]
+    return float(torch.stack(changes).max())

@@ -6,8 +6,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, Protocol
 
-from ludus_backend.errors import LudusError
-
 Finish = Literal["stop", "length"]
 
 
@@ -55,7 +53,7 @@ class Failure:
     """A request that cannot be sampled after all."""
 
     request: int
-    error: LudusError
+    error: Exception
 
 
 class Sampler(Protocol):

@@ -90,10 +90,17 @@ def _inverse_transform(probabilities: torch.Tensor, uniforms: list[float]) -> to
     target = torch.tensor(uniforms, dtype=torch.float64)[:, None] * total
     # A product that rounds up to the total would point behind the last possible id.
     target = torch.minimum(target, torch.nextafter(total, torch.zeros_like(total)))
-    block = torch.searchsorted(blocks, target, right=True)
+    # A row without a number in it (logits that are not finite) gets some id: its log-probability tells, and the other
+    # rows go on.
+    last = _last_possible(padded.sum(-1))
+    block = torch.minimum(torch.searchsorted(blocks, target, right=True), last)
     before = torch.where(block > 0, blocks.gather(1, (block - 1).clamp(min=0)), 0.0)
     inside = padded[torch.arange(rows), block[:, 0]].double()
     place = torch.searchsorted(inside.cumsum(-1) + before, target, right=True)
     # Rounding can leave the target a hair above the block's own sum: then the last id of the block that is possible.
-    possible = torch.arange(_BLOCK).where(inside > 0, 0).amax(-1, keepdim=True)
-    return (block * _BLOCK + torch.minimum(place, possible))[:, 0]
+    return (block * _BLOCK + torch.minimum(place, _last_possible(inside)))[:, 0]
+
+
+def _last_possible(masses: torch.Tensor) -> torch.Tensor:
+    """``[rows, 1]``: the last place of ``masses`` ``[rows, places]`` that is above 0; 0 where none is."""
+    return torch.arange(masses.shape[1]).where(masses > 0, 0).amax(-1, keepdim=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import cast
@@ -12,6 +13,7 @@ from ludus_backend.errors import LudusError
 from ludus_backend.models.base_model import LoadedBase
 from ludus_backend.sampling.adapter_file import adapter_not_applied
 from ludus_backend.sampling.kv_store import KvStore
+from ludus_backend.sampling.merged_model import largest_change
 from ludus_backend.sampling.model_runner import ModelRunner
 from ludus_backend.sampling.sampler import Failure, Finish, Outcome, Sample, SampleRequest
 from ludus_backend.sampling.scheduler import Scheduler, Sequence
@@ -21,6 +23,8 @@ from ludus_backend.sampling.token_choice import Choosing, choose
 DEFAULT_KV_BYTES = 1 << 30
 CHUNK_TOKENS = 512
 """Prompt tokens a forward pass: enough for fast matrix products, few enough that activations stay in cache."""
+_ROUNDS_AWAY = 1e-6
+"""Change of a layer, relative to its largest weight, below which fp32 (2**-24 = 6e-8) may not carry it to a logit."""
 
 
 class TorchSampler:
@@ -45,7 +49,7 @@ class TorchSampler:
         self._merged = None
         changes = self._runner.load(adapter)
         distance = self._runner.distance_from_base()
-        if changes != (distance > 0):
+        if not self._plausible(changes, distance, adapter):
             raise adapter_not_applied(
                 "the adapter does not change the model as it says",
                 adapter,
@@ -56,6 +60,12 @@ class TorchSampler:
             self._store.drop_policy(policy)
         self._adapters[policy] = adapter
         self._merged = policy
+
+    def _plausible(self, changes: bool, distance: float, adapter: Path) -> bool:
+        """Whether the logits moved as the adapter says; one too small for fp32 to show may leave them alone."""
+        if not math.isfinite(distance) or changes == (distance > 0):
+            return math.isfinite(distance)
+        return changes and largest_change(self._base, adapter) < _ROUNDS_AWAY
 
     def retire(self, policy: str) -> None:
         self._adapters.pop(policy, None)
@@ -161,7 +171,7 @@ class TorchSampler:
             return []
         sequences = [planned[index][0] for index in ready]
         ids, logprobs = choose(logits, [_choosing(sequence) for sequence in sequences])
-        return [self._take(*chosen) for chosen in zip(sequences, ids, logprobs, strict=True)]
+        return [self._taken(*chosen) for chosen in zip(sequences, ids, logprobs, strict=True)]
 
     def _use(self, policy: str) -> None:
         if self._merged == policy:
@@ -169,6 +179,15 @@ class TorchSampler:
         self._merged = None
         self._runner.load(self._adapters[policy])
         self._merged = policy
+
+    def _taken(self, sequence: Sequence, token: int, logprob: float) -> Outcome | Failure:
+        """One row's token; whatever is wrong with a row fails that row only."""
+        if not math.isfinite(logprob):
+            return self._fail(sequence, _no_distribution(sequence))
+        try:
+            return self._take(sequence, token, logprob)
+        except Exception as error:
+            return self._fail(sequence, error)
 
     def _take(self, sequence: Sequence, token: int, logprob: float) -> Outcome:
         sequence.ids.append(token)
@@ -182,9 +201,21 @@ class TorchSampler:
         sample = Sample(reply, sequence.logprobs, finish, sequence.cached_tokens or 0)
         return Outcome(sequence.request.id, token, logprob, sample)
 
-    def _fail(self, sequence: Sequence, error: LudusError) -> Failure:
+    def _fail(self, sequence: Sequence, error: Exception) -> Failure:
         self._scheduler.finish(sequence)
         return Failure(sequence.request.id, error)
+
+
+def _no_distribution(sequence: Sequence) -> LudusError:
+    request = sequence.request
+    return LudusError(
+        "internal",
+        f"{request.policy} has no next-token distribution here: its logits are not finite numbers",
+        field="policy",
+        value=f"{request.policy}, temperature {request.temperature:g}",
+        expected="finite logits, divided by the temperature",
+        advice="use a higher temperature, or an earlier step of the model",
+    )
 
 
 def _choosing(sequence: Sequence) -> Choosing:

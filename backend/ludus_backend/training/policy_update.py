@@ -13,7 +13,7 @@ from ludus_backend.training.advantages import GroupAdvantages, compute_advantage
 from ludus_backend.training.axes import resolve_axes, resolved_config
 from ludus_backend.training.metrics import batch_metrics, finite, last_step_metrics, update_metrics
 from ludus_backend.training.optimise import Optimised, optimise
-from ludus_backend.training.registered import RegisteredModel
+from ludus_backend.training.registered import NonFiniteWeightsError, RegisteredModel
 from ludus_backend.training.rows import build_rows
 from ludus_backend.training.targets import Targets, select_targets
 from ludus_backend.training.update import Objective, Update
@@ -48,20 +48,23 @@ def policy_update(
     budget = min(config.max_tokens_per_micro_batch, affordable)
     update = Update(learner.body, learner.head, learner.device, targets, budget)
     objective = Objective(axes, config.kl, config.entropy_bonus)
-    with _undone_on_failure(model, config.steps_per_call) as undo:
-        done = optimise(
-            learner, update, targets, objective, config, lambda done, total: progress(done, total, "update")
-        )
-        metrics |= _seen(targets, done, objective, model.step)
-        metrics |= _work(update, len(done.steps), budget, time.perf_counter() - started)
-        if done.failure is not None:
-            undo()
-            return _untrained(model, metrics, {done.failure: 1}, started)
-        progress(update.computed_tokens, update.computed_tokens, "checkpoint")
-        metrics["seconds"] = time.perf_counter() - started
-        model.step += config.steps_per_call - 1
-        recorded = request.model_copy(update={"config": resolved_config(config, axes)})
-        return model.commit(recorded, *finite(metrics))
+    try:
+        with _undone_on_failure(model, config.steps_per_call) as undo:
+            done = optimise(
+                learner, update, targets, objective, config, lambda done, total: progress(done, total, "update")
+            )
+            metrics |= _seen(targets, done, objective, model.step)
+            metrics |= _work(update, len(done.steps), budget, time.perf_counter() - started)
+            if done.failure is not None:
+                undo()
+                return _untrained(model, metrics, {done.failure: 1}, started)
+            progress(update.computed_tokens, update.computed_tokens, "checkpoint")
+            metrics["seconds"] = time.perf_counter() - started
+            model.step += config.steps_per_call - 1
+            recorded = request.model_copy(update={"config": resolved_config(config, axes)})
+            return model.commit(recorded, *finite(metrics))
+    except NonFiniteWeightsError as error:
+        return _untrained(model, metrics, {error.reason: 1}, started)
 
 
 def _why_nothing_trains(advantages: GroupAdvantages, targets: Targets) -> dict[str, int]:

@@ -22,6 +22,12 @@ KEPT_OPTIMIZERS = 2
 DECLARATION = "model.json"
 
 
+class NonFiniteWeightsError(Exception):
+    """The optimiser's step led to weights or logits that are not finite; it was taken back, nothing is on disk."""
+
+    reason = "non_finite_weights"
+
+
 class RegisteredModel:
     """``<state>/models/<name>``: ``model.json`` (what was registered) and the checkpoints.
 
@@ -112,7 +118,10 @@ class RegisteredModel:
     def commit(
         self, request: TrainRequest | SftUpdate, metrics: dict[str, float], non_finite: list[str]
     ) -> TrainResult:
-        """Takes the optimiser's step and makes it durable. Whatever fails, the weights in memory go back."""
+        """Takes the optimiser's step and makes it durable. Whatever fails, the weights in memory go back.
+
+        Raises ``NonFiniteWeightsError``, ``LudusError(disk_full)``.
+        """
         step = self.step + 1
         result = TrainResult(
             step=step, trained=True, policy=f"{self.request.name}@{step}", metrics=metrics, non_finite=non_finite
@@ -121,6 +130,8 @@ class RegisteredModel:
         try:
             self.learner.configure(request.config)
             self.learner.optimizer.step()
+            if not self.learner.is_finite():
+                raise NonFiniteWeightsError
             stored = self.store.write(
                 step,
                 {**self.learner.adapter_files(), OPTIMIZER: self.learner.optimizer_file()},

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from ludus_backend.errors import LudusError
+from ludus_backend.policy_name import split_policy
 from ludus_backend.protocol import Exchange, TrainGroup, TrajectoryRows
 
 

@@ -18,7 +18,7 @@ from ludus_backend.engine_messages import SftRow, SftUpdate
 from ludus_backend.errors import LudusError
 from ludus_backend.protocol import TrainResult
 from ludus_backend.training.metrics import finite
-from ludus_backend.training.registered import RegisteredModel
+from ludus_backend.training.registered import NonFiniteWeightsError, RegisteredModel
 from ludus_backend.training.shared_prefix import SharedPrefixPass, plan
 
 HEAD_CHUNK = 256
@@ -47,8 +47,8 @@ def supervised_update(
 ) -> TrainResult:
     """Makes the model's next step from ``request.rows``; the caller has checked key and step.
 
-    A loss or gradient that is not finite makes no step (``reasons``). Raises ``LudusError``: ``invalid_request`` for
-    rows that cannot be trained, ``disk_full``.
+    A loss, gradient or weight that is not finite makes no step (``reasons``). Raises ``LudusError``:
+    ``invalid_request`` for rows that cannot be trained, ``disk_full``.
     """
     started = time.perf_counter()
     check_rows(request.rows, vocabulary, context_length)
@@ -82,16 +82,23 @@ def supervised_update(
     kept, non_finite = finite(metrics)
     for reason, value in (("non_finite_loss", figures.loss), ("non_finite_gradient", norm)):
         if not math.isfinite(value):
-            return TrainResult(
-                step=model.step,
-                trained=False,
-                policy=f"{model.request.name}@{model.step}",
-                metrics=kept,
-                non_finite=non_finite,
-                reasons={reason: 1},
-            )
+            return _untrained(model, kept, non_finite, reason)
     progress(figures.computed_tokens, figures.computed_tokens, "checkpoint")
-    return model.commit(request, kept, non_finite)
+    try:
+        return model.commit(request, kept, non_finite)
+    except NonFiniteWeightsError as error:
+        return _untrained(model, kept, non_finite, error.reason)
+
+
+def _untrained(model: RegisteredModel, metrics: dict[str, float], non_finite: list[str], reason: str) -> TrainResult:
+    return TrainResult(
+        step=model.step,
+        trained=False,
+        policy=f"{model.request.name}@{model.step}",
+        metrics=metrics,
+        non_finite=non_finite,
+        reasons={reason: 1},
+    )
 
 
 def accumulate_nll(

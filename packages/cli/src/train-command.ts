@@ -4,7 +4,7 @@
 import { resolve } from "node:path"
 import { providerEmbedded, providerUrl } from "@ludus/backend"
 import { type BackendProvider, Progress } from "@ludus/core"
-import { type EnvironmentReport, trainEnvironment, type TrainingOptions } from "@ludus/env"
+import { type EnvironmentReport, InvalidOption, trainEnvironment, type TrainingOptions } from "@ludus/env"
 import { Clock, Config, Console, Effect, Layer, Option, Redacted, Schema } from "effect"
 import { Argument, Command, Flag } from "effect/cli"
 import { progressView } from "./progress-view.ts"
@@ -132,6 +132,15 @@ export const trainCommand = Command.make("train", settings, (flags) =>
     const { environment, layer } = yield* resolveEnvironment(
       Option.getOrElse(flags.environment, () => stored?.environment ?? "tic-tac-toe-digits")
     )
+    const base = Option.getOrUndefined(flags.base)
+    if (base !== undefined && baseOf(base).source === "hub" && !base.includes("/")) {
+      return yield* new InvalidOption({
+        field: "base",
+        value: JSON.stringify(base),
+        expected: "bundled, random, a folder like ./model, or a hub id like owner/name",
+        advice: "Check the spelling."
+      })
+    }
     const options = optionsOf(flags, asked ?? newName(environment.id, yield* Clock.currentTimeMillis), stored?.options)
     const sink = progressView()
     const onProgress = (message: string) => sink.publish({ _tag: "Notice", level: "info", message })

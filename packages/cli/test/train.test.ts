@@ -131,6 +131,29 @@ describe("ludus train", { timeout: 600_000 }, () => {
     }
   )
 
+  it("resumed, it keeps the settings that it was started with", async () => {
+    const started = await start(vowels, "--name", "kept", "--iterations", "1", "--seed", "7", ...small()).result
+    assert.strictEqual(started.code, 0, started.stderr)
+    const more = await start(vowels, "--name", "kept", "--iterations", "2").result
+    assert.strictEqual(more.code, 0, more.stderr)
+    assert.deepStrictEqual(
+      rows("kept").map(({ iteration, step }) => [iteration, step]),
+      [
+        [0, 1],
+        [1, 2]
+      ]
+    )
+    const done = await start(vowels, "--name", "kept").result
+    assert.strictEqual(done.code, 0, done.stderr)
+    assert.include(done.stderr, "has finished its 2 iterations already")
+  })
+
+  it("ends with 2 on wrong usage", async () => {
+    const { code, stderr } = await start(vowels, "--bogus").result
+    assert.strictEqual(code, 2)
+    assert.include(stderr, "--bogus")
+  })
+
   it("interrupted, it says so, ends with 130, and is resumable; another process is refused meanwhile", async () => {
     const args = [vowels, "--name", "stopped", "--iterations", "40", ...small()]
     const first = start(...args)
@@ -149,6 +172,7 @@ describe("ludus train", { timeout: 600_000 }, () => {
     [{ "--group-size": "1" }, "Option groupSize is 1"],
     [{ "--name": "../escape" }, "Option name is"],
     [{ "--base": "./no-such-folder" }, "no-such-folder"],
+    [{ "--base": "rondom" }, "Option base is"],
     [{ "--learning-rate": "-1" }, "Option train.learningRate is -1"]
   ])("refuses %j with a message that names it", async (flags, message) => {
     const { code, stderr } = await start(vowels, "--iterations", "1", ...small(flags)).result

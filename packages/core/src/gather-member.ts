@@ -31,15 +31,19 @@ export const played = (base: MemberBase, result: Played): Trajectory => ({
   reward: toReward(base.id, result.reward)
 })
 
-/** A reward that is no finite number leaves the member unscored; it is never coerced. */
+/** A reward that is no finite number, or no terms with one each, leaves the member unscored; it is never coerced. */
 const toReward = (trajectory: string, given: Played["reward"]): Reward => {
-  const terms: Readonly<Record<string, unknown>> =
-    typeof given === "object" && given !== null ? given : { reward: given }
-  const bad = Object.entries(terms).find(([, value]) => !Number.isFinite(value))
-  if (bad !== undefined) {
-    const error = new InvalidReward({ trajectory, term: bad[0], value: String(bad[1]), expected: "a finite number" })
+  const refuse = (term: string, value: unknown, expected: string): Reward => {
+    const shown = typeof value === "object" ? JSON.stringify(value) : String(value)
+    const error = new InvalidReward({ trajectory, term, value: shown, expected })
     return { _tag: "Unscored", reason: "invalid_reward", detail: error.message }
   }
+  const terms: Readonly<Record<string, unknown>> =
+    typeof given === "object" && given !== null && !Array.isArray(given) ? given : { reward: given }
+  const entries = Object.entries(terms)
+  if (entries.length === 0) return refuse("reward", given, "a finite number, or named terms with one each")
+  const bad = entries.find(([, value]) => !Number.isFinite(value))
+  if (bad !== undefined) return refuse(bad[0], bad[1], "a finite number")
   const scored = terms as Readonly<Record<string, number>>
   return { _tag: "Scored", total: Object.values(scored).reduce((sum, value) => sum + value, 0), terms: { ...scored } }
 }

@@ -95,6 +95,8 @@ describe("gatherGroups", () => {
         10n,
         null,
         { a: 1, b: "x" },
+        {},
+        [1, 2],
         { a: 1, b: 0.5 }
       ]
       const [group] = yield* gatherGroups(["s"], rewards.length, (_, { member }) =>
@@ -103,7 +105,7 @@ describe("gatherGroups", () => {
       const found = (group?.trajectories ?? []).map(({ reward }) =>
         reward._tag === "Scored" ? reward.total : reward.reason
       )
-      assert.deepStrictEqual(found, [...Array.from({ length: 8 }, () => "invalid_reward"), 1.5])
+      assert.deepStrictEqual(found, [...Array.from({ length: 10 }, () => "invalid_reward"), 1.5])
     })
   )
 

@@ -57,7 +57,7 @@ const answering = (results: ReadonlyArray<Partial<TrainResult>>, asked: Array<st
           ...given
         }
       })
-  } as BackendService
+  }
 }
 
 const skipped = { trained: false, reasons: { non_finite_gradient: 1 } }

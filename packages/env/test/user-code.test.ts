@@ -28,7 +28,7 @@ const sound = {
 /** The message of the one member's failure when a hook is replaced. */
 const failureWith = (hooks: object) =>
   Effect.map(
-    playGroup(Environment.Class("user", spec)({ ...sound, ...hooks } as typeof sound), replies("x")),
+    playGroup(Environment.Class("user", spec)({ ...sound, ...hooks }), replies("x")),
     ([trajectory]: ReadonlyArray<Trajectory>) => trajectory?.failure?.message ?? "no failure"
   )
 
