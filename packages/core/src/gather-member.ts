@@ -1,7 +1,7 @@
 /**
  * One member of a hand-made group: what a rollout gave back, or why it failed, as a trajectory.
  */
-import { Cause } from "effect"
+import { Formatter, Cause } from "effect"
 import { APIConnectionError, InternalServerError, RateLimitError } from "openai"
 import type { Exchange } from "./exchange.ts"
 import { InvalidReward, type Reward } from "./reward.ts"
@@ -34,8 +34,7 @@ export const played = (base: MemberBase, result: Played): Trajectory => ({
 /** A reward that is no finite number, or no terms with one each, leaves the member unscored; it is never coerced. */
 const toReward = (trajectory: string, given: Played["reward"]): Reward => {
   const refuse = (term: string, value: unknown, expected: string): Reward => {
-    const shown = typeof value === "object" ? JSON.stringify(value) : String(value)
-    const error = new InvalidReward({ trajectory, term, value: shown, expected })
+    const error = new InvalidReward({ trajectory, term, value: Formatter.format(value), expected })
     return { _tag: "Unscored", reason: "invalid_reward", detail: error.message }
   }
   const terms: Readonly<Record<string, unknown>> =
