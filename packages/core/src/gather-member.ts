@@ -1,7 +1,7 @@
 /**
  * One member of a hand-made group: what a rollout gave back, or why it failed, as a trajectory.
  */
-import { Formatter, Cause } from "effect"
+import { Cause, Effect, Formatter } from "effect"
 import { APIConnectionError, InternalServerError, RateLimitError } from "openai"
 import type { Exchange } from "./exchange.ts"
 import { InvalidReward, type Reward } from "./reward.ts"
@@ -31,27 +31,45 @@ export const played = (base: MemberBase, result: Played): Trajectory => ({
   reward: toReward(base.id, result.reward)
 })
 
-/** A reward that is no finite number, or no terms with one each, leaves the member unscored; it is never coerced. */
-const toReward = (trajectory: string, given: Played["reward"]): Reward => {
-  const refuse = (term: string, value: unknown, expected: string): Reward => {
-    const error = new InvalidReward({ trajectory, term, value: Formatter.format(value), expected })
-    return { _tag: "Unscored", reason: "invalid_reward", detail: error.message }
-  }
-  const terms: Readonly<Record<string, unknown>> =
-    typeof given === "object" && given !== null && !Array.isArray(given) ? given : { reward: given }
-  const entries = Object.entries(terms)
-  if (entries.length === 0) return refuse("reward", given, "a finite number, or named terms with one each")
-  const bad = entries.find(([, value]) => !Number.isFinite(value))
-  if (bad !== undefined) return refuse(bad[0], bad[1], "a finite number")
-  const scored = terms as Readonly<Record<string, number>>
-  return { _tag: "Scored", total: Object.values(scored).reduce((sum, value) => sum + value, 0), terms: { ...scored } }
+/** What a rollout gave back, or a failure where it is none of the kind. */
+export const wholePlayed = (result: Played): Effect.Effect<Played, TypeError> => {
+  const given: unknown = result
+  const exchanges = typeof given === "object" && given !== null ? Reflect.get(given, "exchanges") : undefined
+  return Array.isArray(exchanges)
+    ? Effect.succeed(result)
+    : Effect.fail(
+        new TypeError(
+          `The rollout gave back ${Formatter.format(given)}; expected an object with exchanges and a reward.`
+        )
+      )
 }
 
-/** The trajectory of a rollout that threw: it has no reward. */
-export const failedTrajectory = (base: MemberBase, failure: Failure): Trajectory => ({
+/** What a hand-made rollout may give as its reward. */
+const EXPECTED = "a finite number, or a non-empty record of finite numbers"
+
+/** A reward that is no finite number leaves the member unscored; it is never coerced. */
+const toReward = (trajectory: string, given: unknown): Reward => {
+  const named = typeof given === "object" && given !== null && !Array.isArray(given) && Object.keys(given).length > 0
+  const terms: Readonly<Record<string, unknown>> = named ? { ...given } : { reward: given }
+  const finite: Record<string, number> = {}
+  for (const [term, value] of Object.entries(terms)) {
+    if (typeof value !== "number" || !Number.isFinite(value)) return unscored(trajectory, term, value)
+    finite[term] = value
+  }
+  const total = Object.values(finite).reduce((sum, value) => sum + value, 0)
+  return Number.isFinite(total) ? { _tag: "Scored", total, terms: finite } : unscored(trajectory, "total", total)
+}
+
+const unscored = (trajectory: string, term: string, value: unknown): Reward => {
+  const error = new InvalidReward({ trajectory, term, value: Formatter.format(value), expected: EXPECTED })
+  return { _tag: "Unscored", reason: "invalid_reward", detail: error.message }
+}
+
+/** The trajectory of a rollout that threw, or took too long: it has no reward. */
+export const failedTrajectory = (base: MemberBase, failure: Failure, timedOut: boolean): Trajectory => ({
   ...base,
   exchanges: [],
-  stopReason: failure.kind === "infrastructure" ? "infrastructure" : "environment_error",
+  stopReason: timedOut ? "timeout" : failure.kind === "infrastructure" ? "infrastructure" : "environment_error",
   truncated: false,
   metrics: {},
   failure,

@@ -1,8 +1,10 @@
 import { assert, describe, it } from "@effect/vitest"
 import { Deferred, Effect, Fiber, Ref } from "effect"
-import { exceptionRate, gatherGroups, type Played } from "../src/gather.ts"
+import { TestClock } from "effect/testing"
+import { exceptionRate, gatherGroups, type GatherOptions, type Played } from "../src/gather.ts"
 import { toScoredGroup } from "../src/group.ts"
 import { PolicyFailure } from "../src/policy.ts"
+import * as Progress from "../src/progress.ts"
 import { exchange } from "./samples.ts"
 
 const played = (reward: Played["reward"]): Played => ({ exchanges: [exchange()], reward })
@@ -97,6 +99,8 @@ describe("gatherGroups", () => {
         { a: 1, b: "x" },
         {},
         [1, 2],
+        new Map([["a", 1]]),
+        { a: 1e308, b: 1e308 },
         { a: 1, b: 0.5 }
       ]
       const [group] = yield* gatherGroups(["s"], rewards.length, (_, { member }) =>
@@ -105,7 +109,92 @@ describe("gatherGroups", () => {
       const found = (group?.trajectories ?? []).map(({ reward }) =>
         reward._tag === "Scored" ? reward.total : reward.reason
       )
-      assert.deepStrictEqual(found, [...Array.from({ length: 10 }, () => "invalid_reward"), 1.5])
+      const detail = (member: number) => {
+        const reward = group?.trajectories[member]?.reward
+        return reward?._tag === "Unscored" ? reward.detail : ""
+      }
+      const expected = "expected a finite number, or a non-empty record of finite numbers."
+      assert.strictEqual(detail(3), `Reward term "reward" of 0/0/3 is "0.5"; ${expected}`)
+      assert.strictEqual(detail(8), `Reward term "reward" of 0/0/8 is {}; ${expected}`)
+      assert.strictEqual(detail(9), `Reward term "reward" of 0/0/9 is [1,2]; ${expected}`)
+      assert.deepStrictEqual(found, [...Array.from({ length: 12 }, () => "invalid_reward"), 1.5])
+    })
+  )
+
+  it.effect("a rollout that gives back nothing is a failure of its member", () =>
+    Effect.gen(function* () {
+      const [group] = yield* gatherGroups(
+        ["s"],
+        2,
+        (_, { member }) => Effect.succeed(member === 0 ? (undefined as never) : played(1)),
+        { maxExceptions: 1 }
+      )
+      assert.deepInclude(group?.trajectories[0]?.failure, {
+        kind: "environment",
+        message: "The rollout gave back undefined; expected an object with exchanges and a reward."
+      })
+    })
+  )
+
+  it.effect("a rollout that never ends is reported each minute, and stopped after memberSeconds", () =>
+    Effect.gen(function* () {
+      const seen: Array<Progress.Event> = []
+      const rollout = (_: string, { member }: { readonly member: number }) =>
+        member === 1 ? Effect.promise(() => new Promise<Played>(() => undefined)) : Effect.succeed(played(1))
+      const gather = (options: GatherOptions<string>) =>
+        gatherGroups(["s"], 3, rollout, { maxExceptions: 1, ...options }).pipe(
+          Effect.provideService(Progress.Sink, { publish: (event) => Effect.sync(() => seen.push(event)) }),
+          Effect.forkChild
+        )
+      const fiber = yield* gather({ memberSeconds: 150 })
+      yield* TestClock.adjust("149 seconds")
+      assert.deepStrictEqual(
+        seen,
+        [60, 120].map((seconds) => ({
+          _tag: "Stalled",
+          episode: "0/0/1",
+          turn: 0,
+          waitingFor: "the rollout to end",
+          seconds
+        }))
+      )
+      yield* TestClock.adjust("1 seconds")
+      const [group] = yield* Fiber.join(fiber)
+      const late = group?.trajectories[1]
+      assert.deepInclude(late, { stopReason: "timeout", seconds: 150, exchanges: [] })
+      assert.deepInclude(late?.reward, { _tag: "Unscored", reason: "environment_error" })
+      assert.match(late?.failure?.message ?? "", /0\/0\/1 did not end within 150 s \(memberSeconds\)/u)
+      assert.strictEqual(group?.trajectories.filter(({ reward }) => reward._tag === "Scored").length, 2)
+
+      const patient = yield* gather({})
+      yield* TestClock.adjust("600 seconds")
+      assert.strictEqual((yield* Fiber.join(patient))[0]?.trajectories[1]?.seconds, 600)
+      const strict = yield* gather({ maxExceptions: 0, memberSeconds: 1 })
+      yield* TestClock.adjust("1 seconds")
+      assert.strictEqual((yield* Effect.flip(Fiber.join(strict)))._tag, "TooManyExceptions")
+    })
+  )
+
+  it.effect("an option that is unknown or out of its range is refused by name", () =>
+    Effect.gen(function* () {
+      let rollouts = 0
+      const refused = (options: object) =>
+        Effect.flip(gatherGroups(["a"], 2, () => Effect.sync(() => played(rollouts++)), options))
+      for (const [options, found] of [
+        [{ concurrency: 0 }, { field: "concurrency", value: "0", expected: "a value greater than or equal to 1" }],
+        [{ concurrency: Number.NaN }, { field: "concurrency", value: "NaN", expected: "an integer" }],
+        [{ memberSeconds: 0 }, { field: "memberSeconds", value: "0", expected: "a value greater than 0" }],
+        [{ maxExceptions: Number.NaN }, { field: "maxExceptions", value: "NaN" }],
+        [{ scenarioId: "id" }, { field: "scenarioId", value: '"id"' }],
+        [{ iteration: -1 }, { field: "iteration", value: "-1" }],
+        [{ seed: 0.5 }, { field: "seed", value: "0.5" }]
+      ] as const) {
+        assert.deepInclude(yield* refused(options), { _tag: "InvalidGathering", ...found })
+      }
+      const unknown = yield* refused({ bogus: 1 })
+      assert.deepInclude(unknown, { _tag: "InvalidGathering", field: "bogus", value: "1" })
+      assert.match(unknown.message, /expected one of the options concurrency, maxExceptions, memberSeconds,/u)
+      assert.strictEqual(rollouts, 0)
     })
   )
 
