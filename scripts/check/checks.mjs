@@ -15,9 +15,10 @@ export const checks = ({ node, python }) => {
   /** A Python module. @param {string} name @param {string[]} args @returns {Command} */
   const module = (name, ...args) => ({ file: python, args: ["-m", name, ...args] })
   return [
+    // first, because type-aware lint reads the declarations that it writes
+    { name: "types", commands: [bin("tsc", "-b")] },
     { name: "lint", commands: [bin("oxlint", "--type-aware", "--quiet")] },
     { name: "format", commands: [bin("oxfmt", "--check")] },
-    { name: "types", commands: [bin("tsc", "-b")] },
     {
       name: "types of tests",
       commands: [...parts.map((part) => `${part}/tsconfig.test.json`), "scripts"].map((project) =>

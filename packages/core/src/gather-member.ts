@@ -1,7 +1,7 @@
 /**
  * One member of a hand-made group: what a rollout gave back, or why it failed, as a trajectory.
  */
-import { Cause, Effect, Formatter } from "effect"
+import { Cause, Effect, Formatter, Schema } from "effect"
 import { APIConnectionError, InternalServerError, RateLimitError } from "openai"
 import type { Exchange } from "./exchange.ts"
 import { InvalidReward, type Reward } from "./reward.ts"
@@ -31,17 +31,20 @@ export const played = (base: MemberBase, result: Played): Trajectory => ({
   reward: toReward(base.id, result.reward)
 })
 
+/** A rollout gave back something else than exchanges and a reward. */
+export class NotPlayed extends Schema.TaggedError<NotPlayed>()("NotPlayed", { value: Schema.String }) {
+  override get message() {
+    return `The rollout gave back ${this.value}; expected an object with exchanges and a reward.`
+  }
+}
+
 /** What a rollout gave back, or a failure where it is none of the kind. */
-export const wholePlayed = (result: Played): Effect.Effect<Played, TypeError> => {
+export const wholePlayed = (result: Played): Effect.Effect<Played, NotPlayed> => {
   const given: unknown = result
   const exchanges = typeof given === "object" && given !== null ? Reflect.get(given, "exchanges") : undefined
   return Array.isArray(exchanges)
     ? Effect.succeed(result)
-    : Effect.fail(
-        new TypeError(
-          `The rollout gave back ${Formatter.format(given)}; expected an object with exchanges and a reward.`
-        )
-      )
+    : Effect.fail(new NotPlayed({ value: Formatter.format(given) }))
 }
 
 /** What a hand-made rollout may give as its reward. */
