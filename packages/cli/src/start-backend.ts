@@ -115,7 +115,7 @@ const toPromiseModel = (
             const reward = yield* Effect.tryPromise((signal) =>
               rollout(scenario, { ...member, openai: episode.openai, inferenceName: model.inferenceName(), signal })
             )
-            return { exchanges: episode.exchanges(), reward }
+            return { exchanges: yield* episode.finished, reward }
           }),
         options
       )

@@ -91,6 +91,7 @@ export const toFailure = (cause: Cause.Cause<unknown>): Failure => {
   const infrastructure =
     tag === "PolicyFailure" ||
     tag === "BackendError" ||
+    tag === "LostExchange" ||
     [APIConnectionError, InternalServerError, RateLimitError].some((kind) => error instanceof kind)
   return {
     kind: infrastructure ? "infrastructure" : "environment",

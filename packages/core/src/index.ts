@@ -46,3 +46,4 @@ export {
   type Played,
   TooManyExceptions
 } from "./gather.ts"
+export { LostExchange, UnfinishedReply } from "./lost-exchange.ts"

@@ -1,16 +1,19 @@
 /**
  * A recorder stands between an OpenAI client and the network, as the client's `fetch`: every chat completion that passes
- * is kept as an exchange with its exact ids, streamed or not. It also retries, so that the client need not.
+ * is kept as an exchange with its exact ids, streamed or not. It also retries, so that the client need not. A stream that
+ * its reader leaves early is read to its end all the same: what was sampled is what can be trained.
  */
 import { Effect, Schema } from "effect"
 import { makeAncestry } from "./ancestry.ts"
 import { assembleChatStream } from "./chat-stream.ts"
 import { ChatReply } from "./chat-wire.ts"
+import { type DrainedBody, drainBody } from "./drained-body.ts"
 import { exactAnswer } from "./exact-answer.ts"
 import type { Exchange } from "./exchange.ts"
 import { HttpFailure } from "./http/http-failure.ts"
 import { defaultRetry, type RetryPolicy, withRetries } from "./http/retry.ts"
 import { connectionFailure, pooledFetch } from "./http/send.ts"
+import { LostExchange, UnfinishedReply } from "./lost-exchange.ts"
 import { Message } from "./message.ts"
 
 export interface RecorderOptions {
@@ -24,8 +27,15 @@ export interface RecorderOptions {
 export interface Recorder {
   /** To be given to `new OpenAI({ fetch, maxRetries: 0 })`. */
   readonly fetch: typeof globalThis.fetch
-  /** What has passed so far, in the order of the answers. */
+  /**
+   * What has passed so far, in the order of the answers. Throws `UnfinishedReply` while a streamed reply is coming, and
+   * `LostExchange` where one was left and its rest did not come.
+   */
   readonly exchanges: () => ReadonlyArray<Exchange>
+  /** The same, as soon as every streamed reply has come whole. */
+  readonly finished: Effect.Effect<ReadonlyArray<Exchange>, LostExchange>
+  /** Closes the connections of streamed replies that are still coming. */
+  readonly close: Effect.Effect<void>
 }
 
 const ChatBody = Schema.fromJsonString(
@@ -47,6 +57,9 @@ export const makeRecorder = (options: RecorderOptions): Recorder => {
   /** Messages up to and including the reply, by exchange. */
   const lengths = new Map<string, number>()
   const ancestry = makeAncestry()
+  /** Streamed replies that are still coming, by request id. */
+  const coming = new Map<string, DrainedBody>()
+  let lost: LostExchange | undefined
   let requests = 0
 
   const record = (reply: ChatReply, asked: typeof ChatBody.Type, attempts: number, seconds: number): void => {
@@ -68,7 +81,8 @@ export const makeRecorder = (options: RecorderOptions): Recorder => {
   const recordedFetch = async (url: string, init: RequestInit): Promise<Response> => {
     const train = options.train ?? true
     const asked = Schema.decodeUnknownSync(ChatBody)(init.body)
-    const ludus = { train, request: `${options.request}/${requests++}`, ...asked.ludus }
+    const request = `${options.request}/${requests++}`
+    const ludus = { train, request, ...asked.ludus }
     const body = JSON.stringify({ ...asked, ...(train ? { logprobs: true } : {}), ludus })
     const streaming = asked.stream === true
     const started = performance.now()
@@ -83,14 +97,31 @@ export const makeRecorder = (options: RecorderOptions): Recorder => {
       record(decodeReply(await value.clone().text()), asked, attempts, seconds())
       return value
     }
-    return new Response(
-      value.body.pipeThrough(watch((text) => record(assembleChatStream(text), asked, attempts, seconds()))),
-      { status: value.status, headers: value.headers }
-    )
+    const drained = drainBody(value.body, init.signal, (text) => {
+      record(assembleChatStream(text), asked, attempts, seconds())
+      coming.delete(request)
+    })
+    coming.set(request, drained)
+    void drained.settled.then((cause) => {
+      coming.delete(request)
+      if (cause !== undefined) lost ??= new LostExchange({ request, cause })
+    })
+    return new Response(drained.body, { status: value.status, headers: value.headers })
   }
 
   return {
-    exchanges: () => [...exchanges],
+    exchanges: () => {
+      if (lost !== undefined) throw lost
+      if (coming.size > 0) throw new UnfinishedReply({ requests: [...coming.keys()] })
+      return [...exchanges]
+    },
+    finished: Effect.gen(function* () {
+      while (coming.size > 0) yield* Effect.promise(() => Promise.all([...coming.values()].map((one) => one.settled)))
+      return lost === undefined ? [...exchanges] : yield* lost
+    }),
+    close: Effect.sync(() => {
+      for (const one of coming.values()) one.close()
+    }),
     fetch: (input, init) =>
       typeof input === "string" && init !== undefined && input.endsWith("/chat/completions")
         ? recordedFetch(input, init)
@@ -98,12 +129,11 @@ export const makeRecorder = (options: RecorderOptions): Recorder => {
   }
 }
 
-/** One request; a success that is not streamed has arrived whole. */
+/** One request; a success that is not streamed has arrived whole. Interruption ends the request, not a body that has begun. */
 const attempt = (url: string, init: RequestInit, streaming: boolean): Effect.Effect<Response, HttpFailure> =>
   Effect.tryPromise({
     try: async (signal) => {
-      const signals = init.signal ? AbortSignal.any([signal, init.signal]) : signal
-      const response = await pooledFetch(url, { ...init, signal: signals })
+      const response = await pooledFetch(url, { ...init, signal })
       if (response.status < 400 && streaming) return response
       const body = await response.text()
       const headers = Object.fromEntries(response.headers)
@@ -118,27 +148,3 @@ const refusal = (failure: HttpFailure): Response => {
   if (failure.status === undefined) throw failure
   return new Response(failure.body ?? "", { status: failure.status, headers: { "content-type": "application/json" } })
 }
-
-/** Lets a body pass; gives its text when its last event has come, before the reader sees that, or when it ends without. */
-const watch = (done: (text: string) => void): TransformStream<Uint8Array, Uint8Array> => {
-  let text = ""
-  let ended = false
-  const decoder = new TextDecoder()
-  const finish = () => {
-    if (ended) return
-    ended = true
-    done(text)
-  }
-  return new TransformStream({
-    transform: (piece, controller) => {
-      const searched = Math.max(0, text.length - END.length)
-      text += decoder.decode(piece, { stream: true })
-      if (text.includes(END, searched)) finish()
-      controller.enqueue(piece)
-    },
-    flush: finish
-  })
-}
-
-/** The last event of a stream, behind which clients stop reading. */
-const END = "data: [DONE]"

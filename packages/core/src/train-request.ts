@@ -3,7 +3,7 @@
  * log-probabilities go through unchanged.
  */
 import { Result, Schema } from "effect"
-import type { TrainConfig, TrainGroup, TrainRequest } from "./backend/protocol.ts"
+import type { TrainConfig, TrainGroup, TrainRequest, TrainResult } from "./backend/protocol.ts"
 import type { Exchange } from "./exchange.ts"
 import type { ScoredGroup } from "./group.ts"
 import type { ScoredTrajectory } from "./trajectory.ts"
@@ -24,7 +24,7 @@ export class InvalidTrainRequest extends Schema.TaggedError<InvalidTrainRequest>
 /** Something a person should know about the batch. */
 export interface TrainNotice {
   readonly level: "info" | "warning"
-  readonly code: "identical_group" | "no_exchanges"
+  readonly code: "identical_group" | "no_exchanges" | "no_scored"
   readonly group: string
   readonly message: string
 }
@@ -42,17 +42,23 @@ export interface TrainRequestOptions {
 /**
  * Makes the request and says what is odd about the batch. Groups that carry no signal are sent too, with their cause:
  * a whole-batch denominator counts their tokens. A member without any exchange has nothing to train and is left out,
- * with a notice.
+ * with a notice; so is a group without any member to train, and `leftOut` counts it by its cause.
  */
 export const toTrainRequest = (
   groups: ReadonlyArray<ScoredGroup>,
   options: TrainRequestOptions
 ): Result.Result<
-  { readonly request: TrainRequest; readonly notices: ReadonlyArray<TrainNotice> },
+  {
+    readonly request: TrainRequest
+    readonly notices: ReadonlyArray<TrainNotice>
+    /** Groups that are not in the request, counted by cause: to be told with the result, see {@link withLeftOut}. */
+    readonly leftOut: Readonly<Record<string, number>>
+  },
   InvalidTrainRequest
 > => {
   const notices: Array<TrainNotice> = []
   const sent: Array<TrainGroup> = []
+  const leftOut: Record<string, number> = {}
   const seen = new Set<string>()
   for (const group of groups) {
     if (seen.has(group.id)) {
@@ -67,6 +73,12 @@ export const toTrainRequest = (
     }
     seen.add(group.id)
     const members = group.trajectories.filter((trajectory) => trajectory.exchanges.length > 0)
+    if (members.length === 0) {
+      const notice = withoutMembers(group)
+      notices.push(notice)
+      leftOut[`dropped_${notice.code}`] = (leftOut[`dropped_${notice.code}`] ?? 0) + 1
+      continue
+    }
     for (const trajectory of group.trajectories) {
       if (trajectory.exchanges.length > 0) continue
       const message = `Trajectory ${trajectory.id} (${trajectory.stopReason}) has no exchange: nothing of it can be trained.`
@@ -76,10 +88,27 @@ export const toTrainRequest = (
     if (problem !== undefined) return Result.fail(problem)
     const identical = identicalMembers(group.id, members)
     if (identical !== undefined) notices.push(identical)
-    if (members.length > 0) sent.push(toTrainGroup(group, members, options))
+    sent.push(toTrainGroup(group, members, options))
   }
   const { config, expectedStep, key } = options
-  return Result.succeed({ request: { key, expectedStep, groups: sent, config }, notices })
+  return Result.succeed({ request: { key, expectedStep, groups: sent, config }, notices, leftOut })
+}
+
+const withoutMembers = ({ id, trajectories }: ScoredGroup): TrainNotice => ({
+  level: "warning",
+  code: trajectories.length === 0 ? "no_scored" : "no_exchanges",
+  group: id,
+  message:
+    trajectories.length === 0
+      ? `Group ${id} has no scored member: nothing of it can be trained.`
+      : `Group ${id}: none of its ${trajectories.length} scored members has an exchange, so nothing of it can be trained. Were the calls made with the episode's own client?`
+})
+
+/** The result of a request, with the groups that were never sent among the reasons where nothing was trained. */
+export const withLeftOut = (result: TrainResult, leftOut: Readonly<Record<string, number>>): TrainResult => {
+  if (result.trained || Object.keys(leftOut).length === 0) return result
+  const { no_groups: _, ...reasons } = result.reasons
+  return { ...result, reasons: { ...reasons, ...leftOut } }
 }
 
 const toTrainGroup = (

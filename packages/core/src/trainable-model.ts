@@ -12,33 +12,36 @@
  * ```
  */
 import { createHash } from "node:crypto"
-import { Effect, Ref, type Scope } from "effect"
+import { Effect, Ref, Schema, type Scope } from "effect"
 import OpenAI from "openai"
-import { Backend, type BackendError, type BackendService } from "./backend/backend.ts"
+import { Backend, BackendError, type BackendService } from "./backend/backend.ts"
 import { openEpisode } from "./backend/episode.ts"
 import { defaultDeadlines } from "./backend/link.ts"
-import type {
+import {
   BaseModelSpec,
   DeleteCheckpoints,
-  DeletedCheckpoints,
-  ExportedModel,
+  type DeletedCheckpoints,
+  type ExportedModel,
   ExportModel,
   ForkModel,
   LoraSpec,
-  ModelInfo,
+  type ModelInfo,
+  ModelName,
   SftConfig,
-  SftExample,
-  TrainConfig,
-  TrainResult
+  type SftExample,
+  type TrainConfig,
+  type TrainResult
 } from "./backend/protocol.ts"
+import { badOption } from "./check-options.ts"
 import type { Exchange } from "./exchange.ts"
 import { type Group, toScoredGroup } from "./group.ts"
 import { defaultRetry } from "./http/retry.ts"
 import { pooledFetch } from "./http/send.ts"
+import type { LostExchange } from "./lost-exchange.ts"
 import type { Policy } from "./policy.ts"
 import * as Progress from "./progress.ts"
 import { makeRecorder } from "./recorder.ts"
-import { type InvalidTrainRequest, toTrainRequest } from "./train-request.ts"
+import { type InvalidTrainRequest, toTrainRequest, withLeftOut } from "./train-request.ts"
 
 export interface TrainableModelOptions {
   /** Letters, digits, `.`, `_` and `-`; a model of this name that the backend has goes on from its newest step. */
@@ -62,8 +65,10 @@ export interface TrainableModel {
 export interface EpisodeClient {
   readonly id: string
   readonly openai: OpenAI
-  /** What was sampled so far, with exact ids. */
+  /** What was sampled so far, with exact ids. Throws while a streamed reply is still coming, or where one was lost. */
   readonly exchanges: () => ReadonlyArray<Exchange>
+  /** The same, as soon as every streamed reply has come whole: also those whose reader left early. */
+  readonly finished: Effect.Effect<ReadonlyArray<Exchange>, LostExchange>
 }
 
 export interface RegisteredModel {
@@ -103,11 +108,27 @@ export interface RegisteredModel {
   ) => Effect.Effect<ExportedModel, BackendError>
 }
 
+const Options = Schema.Struct({
+  name: ModelName,
+  base: Schema.optional(BaseModelSpec),
+  lora: Schema.optional(LoraSpec),
+  seed: Schema.optional(Schema.Int)
+})
+
+const ExportOptions = Schema.Struct({
+  step: ExportModel.fields.step,
+  format: ExportModel.fields.format,
+  dtype: ExportModel.fields.dtype
+})
+
+const SftFrom = Schema.Struct({ from: Schema.optional(Schema.Natural) })
+
 /** Describes a model to train. */
 export const make = (options: TrainableModelOptions): TrainableModel => ({
   name: options.name,
   register: Effect.gen(function* () {
     const backend = yield* Backend
+    yield* known(Options, options)
     const info = yield* backend.register({
       name: options.name,
       base: options.base ?? { source: "bundled" },
@@ -123,6 +144,7 @@ export const fork = Effect.fn("TrainableModel.fork")(function* (
   options: ForkModel
 ): Effect.fn.Return<RegisteredModel, BackendError, Backend> {
   const backend = yield* Backend
+  yield* known(ForkModel, options)
   const info = yield* backend.fork(options)
   return registered(backend, info, yield* Ref.make(info.step))
 })
@@ -141,32 +163,55 @@ const registered = (backend: BackendService, info: ModelInfo, step: Ref.Ref<numb
       const link = { url: backend.url, token: backend.token, retry: defaultRetry, deadlines: defaultDeadlines }
       const episode = yield* openEpisode(link, name)
       const recorder = makeRecorder({ request: episode.id, train: options?.train ?? true })
+      yield* Effect.addFinalizer(() => recorder.close)
       return {
         id: episode.id,
         openai: client(backend.url, episode.key, recorder.fetch, 0),
-        exchanges: recorder.exchanges
+        exchanges: recorder.exchanges,
+        finished: recorder.finished
       }
     }),
     train: Effect.fn("TrainableModel.train")(function* (groups, config = {}) {
       const expectedStep = yield* Ref.get(step)
       const scored = groups.map((group) => toScoredGroup(group))
       const key = requestKey(name, expectedStep, [scored, config])
-      const { notices, request } = yield* Effect.fromResult(toTrainRequest(scored, { key, expectedStep, config }))
+      const { leftOut, notices, request } = yield* Effect.fromResult(
+        toTrainRequest(scored, { key, expectedStep, config })
+      )
       for (const { level, message } of notices) yield* Progress.notice(level, message)
-      const result = yield* backend.train(name, request)
+      const result = withLeftOut(yield* backend.train(name, request), leftOut)
       yield* Ref.set(step, result.step)
       return result
     }),
     sft: Effect.fn("TrainableModel.sft")(function* (examples, config = {}, options = {}) {
+      yield* known(SftConfig, config)
+      yield* known(SftFrom, options)
       const expectedStep = options.from ?? (yield* Ref.get(step))
       const key = requestKey(name, expectedStep, [examples, config])
       const result = yield* backend.sft(name, { key, expectedStep, examples, config })
       yield* Ref.set(step, result.step)
       return result
     }),
-    deleteCheckpoints: (which) => backend.deleteCheckpoints(name, which),
-    exportTo: (destination, options) => backend.exportModel(name, { ...options, destination })
+    deleteCheckpoints: (which) =>
+      Effect.andThen(known(DeleteCheckpoints, which), backend.deleteCheckpoints(name, which)),
+    exportTo: (destination, options = {}) =>
+      Effect.andThen(known(ExportOptions, options), backend.exportModel(name, { ...options, destination }))
   }
+}
+
+/** Refuses an option that is unknown or wrong, before anything is sent. */
+const known = (...given: Parameters<typeof badOption>): Effect.Effect<void, BackendError> => {
+  const bad = badOption(...given)
+  return bad === undefined
+    ? Effect.void
+    : Effect.fail(
+        new BackendError({
+          code: "invalid_request",
+          message: `${bad.field} is ${bad.value}; expected ${bad.expected}.`,
+          ...bad,
+          advice: `Correct ${bad.field}. Nothing was sent.`
+        })
+      )
 }
 
 /** The same content at the same step is the same request, which trains once. */

@@ -16,7 +16,7 @@ import type { JournalEvent } from "./run/journal-event.ts"
 import type { Run } from "./run/run-directory.ts"
 import type { MetricsRow } from "./run/metrics.ts"
 import type { RunError } from "./run/run-error.ts"
-import { type InvalidTrainRequest, toTrainRequest } from "./train-request.ts"
+import { type InvalidTrainRequest, toTrainRequest, withLeftOut } from "./train-request.ts"
 import type { Trajectory } from "./trajectory.ts"
 
 export interface PlannedScenario {
@@ -413,7 +413,7 @@ const update = Effect.fnUntraced(function* <E, R>(
   const made = toTrainRequest(groups, { key, expectedStep, config: loop.config, maskTruncated: loop.maskTruncated })
   if (Result.isFailure(made)) return yield* made.failure
   for (const { level, message } of made.success.notices) yield* Progress.notice(level, message)
-  const result: TrainResult = yield* loop.backend.train(loop.model.name, made.success.request, (event) =>
+  const answered: TrainResult = yield* loop.backend.train(loop.model.name, made.success.request, (event) =>
     event.type === "progress"
       ? Progress.publish({
           _tag: "TrainProgress",
@@ -424,6 +424,7 @@ const update = Effect.fnUntraced(function* <E, R>(
         })
       : Effect.void
   )
+  const result = withLeftOut(answered, made.success.leftOut)
   yield* loop.run.append({
     kind: "step-committed",
     iteration,

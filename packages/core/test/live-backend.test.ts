@@ -5,7 +5,7 @@ import { assert, describe, layer } from "@effect/vitest"
 import { Effect, Fiber } from "effect"
 import { Backend } from "../src/backend/backend.ts"
 import { readChatBytes } from "../src/data/read-chat-file.ts"
-import { hashIds } from "../src/exchange.ts"
+import { type Exchange, hashIds } from "../src/exchange.ts"
 import { gatherGroups } from "../src/gather.ts"
 import { toScoredGroup } from "../src/group.ts"
 import type { Message } from "../src/message.ts"
@@ -107,6 +107,10 @@ describe.skipIf(python === undefined)("with the real backend", () => {
           if (request._tag !== "Success") return
           const conflict = yield* Effect.flip(backend.train("loop", { ...request.success.request, key: "other" }))
           assert.strictEqual(conflict.code, "step_conflict")
+          // The same groups by hand: the reasons say that they are of an older step.
+          const old = yield* model.train(groups, { learningRate: 1e-3 })
+          assert.deepInclude(old, { step: 1, trained: false })
+          assert.strictEqual(old.reasons["stale"], 6)
           const late = { ...request.success.request, key: "late", expectedStep: 1 }
           // Sampled by step 0: by default nothing older than the model is trained.
           const { reasons, trained } = yield* backend.train("loop", late)
@@ -187,6 +191,26 @@ describe.skipIf(python === undefined)("with the real backend", () => {
             )
           assert.deepStrictEqual(yield* sample(true), yield* sample(false))
         }),
+      60_000
+    )
+
+    it.effect(
+      "a stream that its reader leaves early is recorded whole",
+      () =>
+        Effect.scoped(
+          Effect.gen(function* () {
+            const model = yield* tiny("leaves").register
+            const body = { model: "leaves", messages: [user("Say it.")], max_completion_tokens: 12, seed: 3 }
+            const plain = yield* model.openaiForEpisode()
+            yield* Effect.tryPromise(() => plain.openai.chat.completions.create(body))
+            const left = yield* model.openaiForEpisode()
+            yield* Effect.tryPromise(async () => {
+              for await (const _ of await left.openai.chat.completions.create({ ...body, stream: true })) break
+            })
+            const ids = (exchanges: ReadonlyArray<Exchange>) => exchanges.map(({ tokens }) => tokens?.sampledIds)
+            assert.deepStrictEqual(ids(yield* left.finished), ids(plain.exchanges()))
+          })
+        ),
       60_000
     )
 

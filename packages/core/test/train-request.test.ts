@@ -155,6 +155,27 @@ describe("toTrainRequest", () => {
     assert.strictEqual(request.groups[0]?.dropped, "too_few_scored")
   })
 
+  it("a group with nothing to train is not sent, and said once", () => {
+    const bare = (id: string) => trajectory({ id, exchanges: [] })
+    const { leftOut, notices, request } = make([
+      group("a", [bare("a0"), bare("a1")], "all_equal"),
+      group("b", [], "too_few_scored"),
+      group("c", [sampled("c0", [1]), sampled("c1", [2])])
+    ])
+    assert.deepStrictEqual(
+      request.groups.map(({ id }) => id),
+      ["c"]
+    )
+    assert.deepStrictEqual(leftOut, { dropped_no_exchanges: 1, dropped_no_scored: 1 })
+    assert.deepStrictEqual(
+      notices.map(({ code, group: of, level }) => [of, code, level]),
+      [
+        ["a", "no_exchanges", "warning"],
+        ["b", "no_scored", "warning"]
+      ]
+    )
+  })
+
   it("ADV-09: warns of an identical group; a sharp policy is told apart by the chance of it", () => {
     const four = (logprob: number) => [0, 1, 2, 3].map((member) => sampled(`a${member}`, [5, 6, 7], logprob))
     // exp(3 members x 3 tokens x -2) = 1.5e-8; exp(9 x -0.01) = 0.91

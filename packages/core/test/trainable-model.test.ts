@@ -1,11 +1,13 @@
 import { assert, describe, it } from "@effect/vitest"
 import { Effect } from "effect"
+import type { BackendError } from "../src/backend/backend.ts"
 import { layerHttp } from "../src/backend/http-backend.ts"
 import { hashIds } from "../src/exchange.ts"
 import { gatherGroups } from "../src/gather.ts"
 import * as Progress from "../src/progress.ts"
 import * as TrainableModel from "../src/trainable-model.ts"
-import { fakeBackend } from "./fake-backend.ts"
+import type { InvalidTrainRequest } from "../src/train-request.ts"
+import { events, fakeBackend, trainResult } from "./fake-backend.ts"
 import { json, reset } from "./fake-endpoint.ts"
 
 const user = (content: string) => ({ role: "user" as const, content })
@@ -93,6 +95,68 @@ describe("TrainableModel", () => {
       assert.isTrue(
         seen.some((event) => event._tag === "Notice" && event.message.startsWith("identical group: 2 of 2"))
       )
+    })
+  )
+
+  it.live("says why groups without exchanges were not trained", () =>
+    Effect.gen(function* () {
+      const untrained = { ...trainResult, step: 0, trained: false, policy: "toy@0", reasons: { no_groups: 1 } }
+      const server = yield* fakeBackend((given, response) => {
+        if (!given.path.startsWith("/v1/ludus/jobs/")) return false
+        events(response, [{ sequence: 1, type: "completed", result: untrained }])
+        return true
+      })
+      const seen: Array<Progress.Event> = []
+      const result = yield* Effect.gen(function* () {
+        const model = yield* TrainableModel.make({ name: "toy" }).register
+        return yield* model.train(
+          yield* gatherGroups(["a", "b", "c"], 2, (scenario) =>
+            Effect.succeed({ exchanges: [], reward: scenario === "c" ? Number.NaN : 1 })
+          )
+        )
+      }).pipe(
+        Effect.provide(layerHttp({ url: server.url, token: "t-1" })),
+        Effect.provideService(Progress.Sink, { publish: (event) => Effect.sync(() => seen.push(event)) })
+      )
+      assert.deepStrictEqual(result.reasons, { dropped_no_exchanges: 2, dropped_no_scored: 1 })
+      assert.deepStrictEqual(
+        seen.map((event) => (event._tag === "Notice" ? event.message.split(":")[0] : event._tag)),
+        ["Group 0", "Group 1", "Group 2 has no scored member"]
+      )
+    })
+  )
+
+  it.live("an option that is unknown or wrong is refused by name, and nothing is sent", () =>
+    Effect.gen(function* () {
+      const server = yield* fakeBackend()
+      yield* Effect.gen(function* () {
+        const register = (options: object) => Effect.flip(TrainableModel.make({ name: "toy", ...options }).register)
+        for (const [options, found] of [
+          [{ bogus: 1 }, { field: "bogus", value: "1", expected: "one of the options name, base, lora, seed" }],
+          [{ lora: { rank: 8, alpha: 16, dropuot: 0.1 } }, { field: "lora.dropuot", value: "0.1" }],
+          [{ base: { source: "random", revison: "x" } }, { field: "base.revison", value: '"x"' }],
+          [{ seed: Number.NaN }, { field: "seed", value: "NaN", expected: "an integer" }],
+          [{ name: "../x" }, { field: "name", value: '"../x"' }]
+        ] as const) {
+          assert.deepInclude(yield* register(options), { _tag: "BackendError", code: "invalid_request", ...found })
+        }
+        assert.isFalse(server.asked.some(({ path }) => path.startsWith("/v1/ludus/models")))
+        const model = yield* TrainableModel.make({ name: "toy" }).register
+        const before = server.asked.length
+        const wrong = { bogus: 1 } as object
+        const field = <A, R>(refused: Effect.Effect<A, BackendError | InvalidTrainRequest, R>) =>
+          Effect.map(Effect.flip(refused), (error) => error.field)
+        const fields = [
+          yield* field(TrainableModel.fork({ name: "other", model: "toy", ...wrong })),
+          yield* field(model.sft([], wrong)),
+          yield* field(model.sft([], {}, wrong)),
+          yield* field(model.train([], wrong)),
+          yield* field(model.deleteCheckpoints(wrong)),
+          yield* field(model.exportTo("/out", wrong))
+        ]
+        assert.deepStrictEqual(fields, ["bogus", "bogus", "bogus", "config.bogus", "bogus", "bogus"])
+        assert.strictEqual(server.asked.length, before)
+      }).pipe(Effect.provide(layerHttp({ url: server.url, token: "t-1" })))
     })
   )
 
